@@ -1,0 +1,77 @@
+"""Which rows are held out: a public function of row position, never of contents."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from sweeper.checks import FieldError
+
+if TYPE_CHECKING:
+    import numpy
+
+    from sweeper.spec.sweep import DataSpec
+
+_DOMAIN = b"sweeper.split.1\0"
+
+
+def split_sizes(spec: DataSpec) -> tuple[int, int]:
+    """(training rows, held-out rows), both public. Opens no data and loads no numpy.
+
+    Raises:
+      FieldError: a side that is asked for would be empty, or the source's test rows lie past the stated table.
+    """
+    if spec.holdout == "test":
+        first, last = _test_rows(spec)
+        held = last - first
+    else:
+        limit = _threshold(spec)
+        held = sum(word < limit for word in struct.unpack(f">{spec.rows}Q", _stream(spec)))
+    if held == spec.rows or (held == 0 and spec.holdout):
+        side = "training" if held else "held-out"
+        rule = f"leaves no {side} row of {spec.rows:,}"
+        raise FieldError("data.holdout", spec.holdout, rule, "Try another fraction.")
+    return spec.rows - held, held
+
+
+def split_rows(spec: DataSpec) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """(training positions, held-out positions), int64, increasing.
+
+    Guarantee: replacing, emptying or appending a record moves no other record to the other side, so the two sides are
+    disjoint parts for parallel composition.
+    Law: position i is held out when the i-th 64-bit word of SHAKE-256(split_key) is below holdout * 2^64, compared exactly.
+    Relation: zero-out, table length public.
+    """
+    import numpy as np
+
+    split_sizes(spec)
+    if spec.holdout == "test":
+        first, last = _test_rows(spec)
+        held = np.zeros(spec.rows, dtype=np.bool_)
+        held[first:last] = True
+    else:
+        words, limit = np.frombuffer(_stream(spec), dtype=">u8"), _threshold(spec)
+        held = words <= np.uint64(limit - 1) if limit else np.zeros(spec.rows, dtype=np.bool_)
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def _stream(spec: DataSpec) -> bytes:
+    """8 bytes per position. A longer table has the shorter one's bytes as its beginning."""
+    return hashlib.shake_256(_DOMAIN + spec.split_key.encode()).digest(8 * spec.rows)
+
+
+def _threshold(spec: DataSpec) -> int:
+    """The smallest whole number at or above holdout * 2^64: a word lies below one exactly if it lies below the other."""
+    return math.ceil(Fraction(spec.holdout) * 2**64)
+
+
+def _test_rows(spec: DataSpec) -> tuple[int, int]:
+    """The rows the source itself sets aside (DataSpec has checked that there are some)."""
+    first, last = spec.source.description.test_rows or (0, 0)
+    if last > spec.rows:
+        rule = f"ends before the source's own test rows do, at {last:,}"
+        raise FieldError("data.n", spec.rows, rule, "Leave data.n out.")
+    return first, last

@@ -1,0 +1,31 @@
+"""What a driver says and gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweeper.plan import Plan
+
+if TYPE_CHECKING:
+    from sweeper.store.queries import Best
+
+Say = Callable[[str], None]  # a line for a person; one that starts with a carriage return replaces the last such line
+
+
+class WorkFailed(Exception):
+    """The request was right and the work failed: exit 1. Says what to do next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """What a run gives: the plan it kept to and the best of what is released. `best` is None when every trial failed."""
+
+    plan: Plan
+    best: Best | None
+    submission: str
+
+
+def silent(_: str) -> None:
+    """Nobody is listening."""

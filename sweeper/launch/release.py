@@ -1,0 +1,108 @@
+"""A finished Vault -> the Release that the store writes. Only what the protocol pays for leaves the Vault here."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from sweeper.catalog import dump_spec
+from sweeper.plan import Plan
+from sweeper.store.release import Release, ReleasedTrial, synthetic_rows
+from sweeper.store.vault import Vault
+from sweeper.store.vault_rows import SEARCH, Row
+
+if TYPE_CHECKING:
+    from torch import nn
+
+UNCOVERED = (
+    "Clock time is not covered: whoever watches the command can see how long it ran. All times stored here are the release time."
+)
+
+
+def build_release(vault: Vault, plan: Plan) -> Release:
+    """The release fixed in the Vault, the same at every call."""
+    spec, fixed = plan.spec, vault.meta("release")
+    every = getattr(spec.protocol, "release_every", None)
+    covered = (
+        f"Released at a whole multiple of {every:g} s after the start, so that time shows only the multiple."
+        if every
+        else UNCOVERED
+    )
+    rows = [row for row in vault.rows() if str(row.index) in fixed["ids"]]
+    holdout = spec.score.split == "holdout"
+    return Release(
+        sweep=spec.name,
+        submission=fixed["submission"],
+        spec_yaml=dump_spec(spec),
+        spec=vault.meta("spec"),
+        plan=plan.to_dict(),
+        guarantee=plan.guarantee.to_dict(),
+        ledger=_ledger_entry(vault, plan),
+        protocol=spec.protocol.kind,
+        public=spec.data.public,
+        released_at=fixed["released_at"],
+        timing=covered,
+        description_markdown=_description(plan),
+        trials=tuple(_trial(row, plan, fixed) for row in rows),
+        build_model=lambda params: _module(params, plan),
+        build_example=lambda: synthetic_rows(spec.data.source.description.features),
+        score_noise=score_noise(spec.score.epsilon, plan.holdout_rows if holdout else plan.train_rows),
+    )
+
+
+def score_noise(epsilon: float, rows: int) -> float:
+    """Standard deviation of a score: discrete Laplace noise on a count, over the public number of rows."""
+    return math.sqrt(2 * math.exp(-epsilon)) / (1 - math.exp(-epsilon)) / rows
+
+
+def _trial(row: Row, plan: Plan, fixed: dict[str, Any]) -> ReleasedTrial:
+    spec = plan.spec
+    on_proxy = spec.protocol.kind == "public-proxy" and row.stage == SEARCH
+    clip, step = spec.space.build(row.candidate)
+    return ReleasedTrial(
+        id=fixed["ids"][str(row.index)],
+        settings=row.settings or {},
+        candidate=row.candidate,
+        metric=f"proxy_{spec.score.metric}" if on_proxy else spec.score.metric,
+        score=row.score,
+        clip_policy=clip.kind,
+        step_policy=step.kind,
+        trainer=spec.trainer.kind,
+        params=None if on_proxy else row.params,
+        is_best=row.index == fixed["winner"],
+        tags={"sweeper.stage": "proxy" if on_proxy else "private" if not spec.data.public else "public"},
+    )
+
+
+def _module(params: bytes, plan: Plan) -> nn.Module:
+    vector_P = torch.from_numpy(np.frombuffer(params, dtype=np.float32).copy())
+    module: nn.Module = plan.spec.model.torch_module(vector_P, plan.spec.data.source.description)
+    return module
+
+
+def _ledger_entry(vault: Vault, plan: Plan) -> dict[str, Any]:
+    if plan.spec.data.public:
+        return {"charged": False, "why": "the data is declared public; the bill is shown as if it were private"}
+    return {
+        "charged": True,
+        "data_set": plan.spec.budget_of,
+        "reservation": vault.meta("reservation"),
+        "event": plan.event.to_dict(),
+    }
+
+
+def _description(plan: Plan) -> str:
+    """Markdown at the head of the experiment: the bill and how to read it."""
+    spec, guarantee = plan.spec, plan.guarantee
+    as_if = " (as if private: the data is declared public, nothing was charged)" if spec.data.public else ""
+    seeded = " **Seeded by the user: no privacy against whoever knows the seed.**" if guarantee.seeded else ""
+    return (
+        f"**Whole bill: epsilon {guarantee.epsilon:.3f} at delta {guarantee.delta:g}**, tuning included{as_if}. "
+        f"Unit {guarantee.unit}, relation {guarantee.relation}.{seeded}\n\n"
+        f"Protocol {spec.protocol.kind}: visible is {spec.protocol.visible}. One trial alone would be reported as epsilon "
+        f"{plan.epsilon_one_trial:.3f}, which is not the truth about a sweep.\n\n"
+        f"Scores carry noise; `hp/...` metrics are the settings as numbers, for filters and charts."
+    )

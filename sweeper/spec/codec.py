@@ -1,0 +1,273 @@
+"""Mappings <-> specs. Strict: an unknown key or a wrong type is an error with the closest known name. Opens no file.
+
+Which class a `kind` means is an argument (`resolve`), so that this layer knows no policy by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING as NO_DEFAULT
+from dataclasses import fields
+from typing import Any
+
+from sweeper import checks
+from sweeper.checks import FieldError
+from sweeper.spec.space import Choices, PolicySpace, Range, Space
+from sweeper.spec.sweep import DataSpec, PrivacySpec, Resources, ScoreSpec, SweepSpec
+
+Resolve = Callable[[str, object], type[Any]]  # (family, kind) -> class, or FieldError on field "kind"
+SECTIONS = ("name", "data", "model", "trainer", "privacy", "protocol", "score", "space", "resources")
+DOMAIN_KEYS = ("value", "values", "range", "scale")
+
+
+def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
+    """The spec a mapping (from YAML, JSON or Python) describes.
+
+    Raises:
+      FieldError: the first field that breaks a rule, named by its path (`trainer.steps`).
+    """
+    top = _mapping("spec", data)
+    _known("spec", top, SECTIONS, prefix=False)
+    for key in ("name", "data", "model", "trainer", "privacy", "protocol", "space"):
+        if top.get(key) is None:
+            raise FieldError(key, checks.MISSING, "is missing")
+    data_section = dict(_mapping("data", top["data"]))
+    source = data_section.pop("source", None)
+    if source is None:
+        raise FieldError("data.source", checks.MISSING, "is missing", "See: sweeper kinds data.")
+    parts = {
+        "data": _inside("data", lambda: _record(DataSpec, {**data_section, "source": _source(source, resolve)})),
+        "model": _kinded("model", top["model"], resolve),
+        "trainer": _kinded("trainer", top["trainer"], resolve),
+        "privacy": _inside("privacy", lambda: _record(PrivacySpec, top["privacy"])),
+        "protocol": _kinded("protocol", top["protocol"], resolve),
+        "space": _space(top["space"], resolve),
+    }
+    if "score" in top:
+        parts["score"] = _inside("score", lambda: _record(ScoreSpec, top["score"]))
+    if "resources" in top:
+        parts["resources"] = _inside("resources", lambda: _record(Resources, top["resources"]))
+    if parts["protocol"].kind == "public-proxy":
+        _inside("protocol", lambda: _source(parts["protocol"].proxy, resolve, "proxy"))
+    return SweepSpec(name=_text("name", top["name"]), **parts)
+
+
+def spec_to_dict(spec: SweepSpec) -> dict[str, Any]:
+    """A plain mapping that `spec_from_dict` reads back to an equal spec; every default written out."""
+    return {
+        "name": spec.name,
+        "data": {**_fields(spec.data), "source": spec.data.source.kind},
+        "model": _with_kind(spec.model),
+        "trainer": _with_kind(spec.trainer),
+        "privacy": _fields(spec.privacy),
+        "protocol": _with_kind(spec.protocol),
+        "score": _fields(spec.score),
+        "space": {part: _policy_to_dict(getattr(spec.space, part)) for part in ("clip", "step")},
+        "resources": _fields(spec.resources),
+    }
+
+
+def fingerprint(spec: SweepSpec) -> str:
+    """SHA-256 of the spec's canonical form: the same whatever the order of keys, the notation of numbers or the defaults left out."""
+    canonical = json.dumps(spec_to_dict(spec), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _policy_to_dict(space: PolicySpace) -> dict[str, Any]:
+    data: dict[str, Any] = {"policy": space.policy.kind}
+    for key, value in space.settings.items():
+        main = key == space.policy.searched
+        if isinstance(value, Range):
+            written = {"range": [value.low, value.high], "scale": value.scale}
+            data.update(written if main else {key: written})
+        elif isinstance(value, Choices):
+            data.update({"values": list(value.values)} if main else {key: {"values": list(value.values)}})
+        else:
+            data["value" if main else key] = value
+    return data
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {f.name: getattr(record, f.name) for f in fields(record) if getattr(record, f.name) is not None}
+
+
+def _with_kind(record: Any) -> dict[str, Any]:
+    return {"kind": record.kind, **_fields(record)}
+
+
+def _source(kind: object, resolve: Resolve, field: str = "source") -> Any:
+    try:
+        return resolve("data", kind)()
+    except FieldError as error:
+        raise FieldError(field, error.value, error.rule, error.hint) from None
+
+
+def _kinded(family: str, section: object, resolve: Resolve) -> Any:
+    mapping = dict(_mapping(family, section))
+    if "kind" not in mapping:
+        raise FieldError(f"{family}.kind", checks.MISSING, "is missing", f"See: sweeper kinds {family}.")
+    cls = _inside(family, lambda: resolve(family, mapping.pop("kind")))
+    return _inside(family, lambda: _record(cls, mapping, owner=f"{family} {cls.kind}"))
+
+
+def _space(section: object, resolve: Resolve) -> Space:
+    mapping = _mapping("space", section)
+    _known("space", mapping, ("clip", "step"))
+    parts = {}
+    for part in ("clip", "step"):
+        if mapping.get(part) is None:
+            raise FieldError(f"space.{part}", checks.MISSING, "is missing", f"See: sweeper kinds {part}.")
+        parts[part] = _inside(f"space.{part}", lambda part=part: _policy(part, mapping[part], resolve))  # type: ignore[misc]
+    return Space(**parts)
+
+
+def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
+    mapping = dict(_mapping(family, section, whole=True))
+    if "policy" not in mapping:
+        raise FieldError("policy", checks.MISSING, "is missing", f"See: sweeper kinds {family}.")
+    try:
+        cls = resolve(family, mapping.pop("policy"))
+    except FieldError as error:
+        raise FieldError("policy", error.value, error.rule, error.hint) from None
+    own = {key: mapping.pop(key) for key in DOMAIN_KEYS if key in mapping}
+    known = [f.name for f in fields(cls)]
+    for key in mapping:
+        if key not in known:
+            names = [*known, *DOMAIN_KEYS, "policy"]
+            raise FieldError(key, checks.MISSING, f"is not a field of {family} policy {cls.kind}{checks.suggestion(key, names)}")
+    settings = {}
+    for key, value in mapping.items():
+        wanted = _hints(cls)[key]
+        settings[key] = (
+            _inside(key, lambda v=value, w=wanted: _domain(v, w), flat=True)
+            if isinstance(value, Mapping)
+            else _value(  # type: ignore[misc]
+                key, value, wanted
+            )
+        )
+    if own:
+        if cls.searched in settings:
+            raise FieldError(cls.searched, mapping[cls.searched], f"and {next(iter(own))} are both given: they set the same thing")
+        settings[cls.searched] = _domain(own, _hints(cls)[cls.searched])
+    required = [f.name for f in fields(cls) if f.default is NO_DEFAULT and f.default_factory is NO_DEFAULT]
+    for key in required:
+        if key not in settings:
+            raise FieldError(
+                key,
+                checks.MISSING,
+                "is missing",
+                f"Give {'value: or range:' if key == cls.searched else 'it a value'}, as in {cls.example}.",
+            )
+    return PolicySpace(policy=cls, settings=settings)
+
+
+def _domain(own: Mapping[str, Any], wanted: Any) -> Any:
+    """A value, Choices or Range from the keys value | values | range + scale."""
+    for key in own:
+        if key not in DOMAIN_KEYS:
+            raise FieldError(
+                str(key), checks.MISSING, f"is not one of value, values, range, scale{checks.suggestion(key, DOMAIN_KEYS)}"
+            )
+    given = [key for key in ("value", "values", "range") if key in own]
+    if len(given) != 1:
+        raise FieldError("range", checks.MISSING, f"needs exactly one of value, values, range; got {' and '.join(given) or 'none'}")
+    if "scale" in own and given != ["range"]:
+        raise FieldError("scale", own["scale"], "belongs to a range", "Drop it.")
+    body = own[given[0]]
+    if given == ["value"]:
+        return _value("value", body, wanted)
+    if not isinstance(body, (list, tuple)):
+        raise FieldError(given[0], body, "must be a list")
+    if given == ["values"]:
+        return Choices(values=tuple(_value("values", item, wanted) for item in body))
+    if len(body) != 2:
+        raise FieldError("range", body, "must be two numbers [low, high]")
+    low, high = (_value("range", item, float) for item in body)
+    return Range(low=low, high=high, scale=own.get("scale", "linear"))
+
+
+def _record(cls: type[Any], section: object, owner: str = "") -> Any:
+    """A frozen dataclass from a mapping: keys known, required ones given, values of the declared types."""
+    mapping = _mapping(owner or cls.__name__, section, whole=True)
+    names = [f.name for f in fields(cls)]
+    for key in mapping:
+        if key not in names:
+            of = f" of {owner}" if owner else ""
+            raise FieldError(str(key), checks.MISSING, f"is not a field{of}{checks.suggestion(key, names)}")
+    for f in fields(cls):
+        if f.default is NO_DEFAULT and f.default_factory is NO_DEFAULT and mapping.get(f.name) is None:
+            raise FieldError(f.name, checks.MISSING, "is missing")
+    hints = _hints(cls)
+    return cls(**{key: _value(key, value, hints[key]) for key, value in mapping.items()})
+
+
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _value(field: str, value: Any, wanted: Any) -> Any:
+    """The value as its declared type: whole numbers become floats where a float is declared; nothing else is converted."""
+    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
+    if value is None and type(None) in options:
+        return None
+    if isinstance(value, bool) and bool not in options and any(o in (int, float, str) for o in options):
+        raise FieldError(field, value, f"must be {_names(options)}, not true or false")
+    if float in options and isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise FieldError(field, value, "is too large a number") from None
+    simple = [o for o in options if o in (int, float, str, bool)]
+    if simple and not any(type(value) is o for o in simple):
+        hint = ""
+        if isinstance(value, str) and _is_number(value) and (int in options or float in options):
+            hint = f"Write {value} without quotes."
+        raise FieldError(field, value, f"must be {_names(options)}", hint)
+    return value
+
+
+def _names(options: tuple[Any, ...]) -> str:
+    words = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+    return " or ".join(words[o] for o in options if o in words)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _mapping(field: str, value: object, whole: bool = False) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise FieldError("" if whole else field, value, "must be a mapping of fields")
+    for key in value:
+        if not isinstance(key, str):
+            raise FieldError("" if whole else field, key, "is a key, and keys must be text")
+    return value
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise FieldError(field, value, "must be text")
+    return value
+
+
+def _known(owner: str, mapping: Mapping[str, Any], names: tuple[str, ...], prefix: bool = True) -> None:
+    for key in mapping:
+        if key not in names:
+            where = f"{owner}.{key}" if prefix else key
+            raise FieldError(where, checks.MISSING, f"is not a field of a sweep{checks.suggestion(key, names)}")
+
+
+def _inside(parent: str, build: Callable[[], Any], flat: bool = False) -> Any:
+    """Run a builder; its FieldErrors are reported with the path of the section they arose in."""
+    try:
+        return build()
+    except FieldError as error:
+        raise (FieldError(parent, error.value, error.rule, error.hint) if flat else error.within(parent)) from None

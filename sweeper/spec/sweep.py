@@ -1,0 +1,189 @@
+"""SweepSpec: the whole request, public, frozen, checked on construction. No field ever holds anything learnt from data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from sweeper import checks
+from sweeper.checks import FieldError
+from sweeper.spec.protocols import DataSource, Model, ReleaseProtocol, Trainer
+from sweeper.spec.space import Space
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec:
+    """Which table, which rows are held out, and whether it is public."""
+
+    source: DataSource
+    holdout: float | str = 0.2  # fraction of rows by keyed hash of position, or "test": the rows the source itself sets aside
+    public: bool = False  # True: nothing sealed, nothing charged, the bill shown "as if private"
+    n: int | None = None  # table length if the user states another than the source's public description
+    split_key: str = "sweeper"  # public key of the hash
+
+    def __post_init__(self) -> None:
+        checks.flag(public=self.public)
+        if self.holdout == "test":
+            if self.source.description.test_rows is None:
+                raise FieldError(
+                    "holdout", "test", f"needs a source with rows of its own set aside; {self.source.kind} has none", "Try 0.2."
+                )
+        elif isinstance(self.holdout, str):
+            raise FieldError("holdout", self.holdout, "must be a fraction below 1, or the word test")
+        else:
+            checks.real(0.0, 1.0, open_high=True, holdout=self.holdout)
+        if self.n is not None:
+            checks.whole(2, n=self.n)
+        if not isinstance(self.split_key, str):
+            raise FieldError("split_key", self.split_key, "must be text")
+
+    @property
+    def rows(self) -> int:
+        """Public table length n."""
+        return self.source.description.rows if self.n is None else self.n
+
+    @property
+    def rows_stated_by(self) -> str:
+        return f'source "{self.source.kind}"' if self.n is None else "the user"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacySpec:
+    """The WHOLE bill: everything the sweep releases, tuning included. Give epsilon (noise is calibrated) or noise_multiplier."""
+
+    delta: float
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    unit: str = "record"
+    budget_of: str | None = None  # name in the ledger; default: the data source's kind
+
+    def __post_init__(self) -> None:
+        checks.probability(delta=self.delta)
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            both = self.epsilon is not None
+            raise FieldError(
+                "epsilon",
+                f"{self.epsilon} and noise_multiplier = {self.noise_multiplier}" if both else checks.MISSING,
+                "are both given: one decides the other" if both else "is missing, and so is noise_multiplier: one must be given",
+                "Keep epsilon to have the noise calibrated, or noise_multiplier to have the run priced.",
+            )
+        if self.epsilon is not None:
+            checks.positive(epsilon=self.epsilon)
+        if self.noise_multiplier is not None:
+            checks.positive(noise_multiplier=self.noise_multiplier)
+        if self.unit == "user":
+            raise FieldError("unit", "user", "is refused: nothing here bounds what one user contributes", "Use unit: record.")
+        checks.one_of(("record",), unit=self.unit)
+        if self.budget_of is not None:
+            checks.name(budget_of=self.budget_of)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreSpec:
+    """The number candidates are compared by. It is part of every trial, so it is part of the price."""
+
+    metric: str = "accuracy"
+    split: str = "holdout"  # holdout or training
+    epsilon: float = 0.1  # of the noise on the count of correct records
+
+    def __post_init__(self) -> None:
+        checks.one_of(("accuracy",), metric=self.metric)
+        checks.one_of(("holdout", "training"), split=self.split)
+        checks.positive(epsilon=self.epsilon)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What one trial needs. Changes speed only, never privacy."""
+
+    cpu: float = 1.0
+    gpu: float = 0.0
+    max_concurrent: int | None = None  # default: as many trials as fit the free CPUs and GPUs
+
+    def __post_init__(self) -> None:
+        checks.positive(cpu=self.cpu)
+        checks.non_negative(gpu=self.gpu)
+        if self.max_concurrent is not None:
+            checks.whole(1, max_concurrent=self.max_concurrent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSpec:
+    """One sweep. Same spec, same law of candidates, same price."""
+
+    name: str
+    data: DataSpec
+    model: Model
+    trainer: Trainer
+    privacy: PrivacySpec
+    protocol: ReleaseProtocol
+    space: Space
+    score: ScoreSpec = field(default_factory=ScoreSpec)
+    resources: Resources = field(default_factory=Resources)
+    kind: ClassVar[str] = "sweep"
+
+    def __post_init__(self) -> None:
+        checks.name(name=self.name)
+        for found in self._faults():
+            raise found
+
+    def _faults(self) -> Iterator[FieldError]:
+        """Rules between sections; rules inside one section are the section's own."""
+        rows = self.data.rows
+        if self.privacy.delta >= 1 / rows:
+            hint = f"Try delta: {_below(1 / rows):.0e}."
+            stated = f"must be below 1/n = {1 / rows:.2g} (n = {rows:,}, stated by {self.data.rows_stated_by})"
+            yield FieldError("privacy.delta", self.privacy.delta, stated, hint)
+        if self.score.split == "holdout" and self.data.holdout == 0.0:
+            yield FieldError("score.split", "holdout", "needs held-out rows, and data.holdout is 0", "Set data.holdout: 0.2.")
+        classes = self.data.source.description.classes
+        if self.model.kind == "logistic" and classes != 2:
+            yield FieldError(
+                "model.kind", "logistic", f"needs 2 classes; {self.data.source.kind} has {classes}", "Use model: {kind: softmax}."
+            )
+        searched = [name for name, _ in self.space.searched()]
+        if self.protocol.runs_one and searched:
+            yield FieldError(
+                f"space.{searched[0]}",
+                checks.MISSING,
+                f"is searched, but protocol {self.protocol.kind} runs one setting",
+                "Give it a value, or use protocol: {kind: select-best, mean_trials: 12}.",
+            )
+        if not self.protocol.runs_one and not searched:
+            yield FieldError(
+                "space",
+                checks.MISSING,
+                f"searches nothing, so protocol {self.protocol.kind} would pay for choosing among equals",
+                "Give a range, or use protocol: {kind: no-tuning}.",
+            )
+        if self.trainer.batch_size > self.data.rows:
+            yield FieldError("trainer.batch_size", self.trainer.batch_size, f"must be at most the number of rows, {rows:,}")
+        yield from self.protocol.faults(self)
+
+    @property
+    def budget_of(self) -> str:
+        return self.privacy.budget_of or self.data.source.kind
+
+
+def _below(limit: float) -> float:
+    """A round power of ten well below a limit."""
+    power = 1.0
+    while power >= limit:
+        power /= 10
+    return power
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSpec:
+    """One candidate, complete: all that a worker must know, and nothing about data."""
+
+    index: int  # position in the Vault; sealed
+    model: Model
+    trainer: Trainer
+    clip: Any
+    step: Any
+    noise_multiplier: float
+    candidate: Mapping[str, Any]  # searched name -> value
+    data: DataSpec
+    score: ScoreSpec

@@ -1,0 +1,247 @@
+"""Reading what was released: every trial as a DataFrame, the best one, and groups side by side. Sees nothing that is sealed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeper import checks
+from sweeper.checks import RequestError
+from sweeper.store import schema
+from sweeper.store.home import Home
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from mlflow.entities import Run
+
+    from sweeper.store.connection import Connection
+
+OWN = ("id", "score", "metric", "score_noise", "is_best", "clip_policy", "step_policy", "trainer", "protocol", "public")
+OWN += ("epsilon", "delta", "submission", "released_at", "position", "model_uri")
+GROUPS: Mapping[str, str] = {"clip": "clip_policy", "step": "step_policy", "trainer": "trainer", "protocol": "protocol"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Best:
+    """The best released trial of a sweep with the whole bill of the submission that released it."""
+
+    sweep: str
+    id: str
+    submission: str
+    settings: Mapping[str, Any]
+    clip_norm: float | None
+    learning_rate: float | None
+    score: float
+    metric: str
+    score_noise: float | None  # standard deviation of the noise on the score
+    epsilon: float  # infinite when nothing is protected
+    delta: float
+    guarantee: Mapping[str, Any]
+    protocol: str
+    public: bool
+    model_uri: str | None
+    statement: str
+    load: str  # what to type for the model
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON: an infinite epsilon becomes null."""
+        return schema.plain(asdict(self))
+
+
+def trials(sweep: str, home: Home | None = None) -> pd.DataFrame:
+    """One row per released trial, of all submissions, oldest first; one column per setting. A diverged trial has no score.
+
+    A setting whose name is one of the other columns appears as `setting/<name>`.
+
+    Raises:
+      RequestError: no such sweep in this store.
+    """
+    import pandas as pd
+
+    connection = _connection(home)
+    with connection.reported():
+        parents, children = _released(connection, sweep)
+        rows = [_row(connection, child, parents) for child in children]
+    settings = list(dict.fromkeys(name for row in rows for name in row if name not in OWN))
+    frame = pd.DataFrame(rows, columns=["id", *settings, *OWN[1:]])
+    frame["released_at"] = pd.to_datetime(frame["released_at"], unit="ms", utc=True)
+    return frame.sort_values(["released_at", "submission", "position"], kind="stable", ignore_index=True)
+
+
+def best(sweep: str, home: Home | None = None) -> Best:
+    """The released trial with the highest score; of equals the earliest. A diverged trial is never the best.
+
+    Raises:
+      RequestError: no such sweep, nothing released, or no released trial has a score.
+    """
+    connection = _connection(home)
+    with connection.reported():
+        parents, children = _released(connection, sweep)
+        if not children:
+            raise RequestError(f"sweep {sweep} has released nothing yet. `sweeper run` or `sweeper resume` goes on with it")
+        scored = [(child, score) for child in children if (score := _score(child)) is not None]
+        if not scored:
+            raise RequestError(f"no released trial of sweep {sweep} has a finite score: all diverged. Try smaller step sizes")
+        child, score = min(scored, key=lambda pair: (-pair[1], *_age(pair[0])))
+        parent = parents[child.data.tags[schema.PARENT_RUN]]
+        settings = _settings(connection, child)
+        guarantee = json.loads(connection.text(parent, schema.GUARANTEE, schema.GUARANTEE_FILE))
+    tags, metrics = child.data.tags, child.data.metrics
+    return Best(
+        sweep=sweep,
+        id=tags[schema.TRIAL_ID],
+        submission=tags[schema.SUBMISSION],
+        settings=settings,
+        clip_norm=_number(settings.get("clip_norm")),
+        learning_rate=_number(settings.get("learning_rate")),
+        score=score,
+        metric=tags[schema.METRIC],
+        score_noise=metrics.get(schema.SCORE_NOISE),
+        epsilon=_epsilon(tags),
+        delta=float(tags[schema.DELTA_TEXT]),
+        guarantee=guarantee,
+        protocol=tags[schema.PROTOCOL],
+        public=tags[schema.PUBLIC] == "true",
+        model_uri=tags.get(schema.MODEL_URI),
+        statement=_statement(tags, guarantee, parent.data.tags.get(schema.TIMING, "")),
+        load=f'sweeper.load("{sweep}")',
+    )
+
+
+def compare(sweep: str, by: str, home: Home | None = None) -> pd.DataFrame:
+    """Released trials in groups: group, n, diverged, mean, std, best (of the finite scores), epsilon (the bill of the group).
+
+    `by` is clip, step, trainer or protocol. When all trials share one clip policy, `clip` groups by clip norm, to 3 digits.
+    Bill: submissions on private data add up; on public data each is billed alone, as if private, and the largest counts.
+
+    Raises:
+      RequestError: no such sweep, or an unknown `by`.
+    """
+    import pandas as pd
+
+    checks.one_of(GROUPS, by=by)
+    frame = trials(sweep, home)
+    column = frame[GROUPS[by]]
+    by_norm = by == "clip" and column.nunique() == 1 and "clip_norm" in frame and frame["clip_norm"].map(schema.finite).all()
+    if by_norm:
+        column = frame["clip_norm"].map(lambda norm: float(f"{norm:.3g}"))
+    groups = []
+    for name, group in frame.groupby(column, sort=True):
+        scores = group["score"]
+        bills = group.drop_duplicates("submission")
+        private, public = bills.loc[~bills["public"], "epsilon"], bills.loc[bills["public"], "epsilon"]
+        groups.append(
+            {
+                "group": name,
+                "n": len(group),
+                "diverged": int(scores.isna().sum()),
+                "mean": scores.mean(),
+                "std": scores.std(),
+                "best": scores.max(),
+                "epsilon": max(private.sum(), public.max() if len(public) else 0.0),
+            }
+        )
+    table = pd.DataFrame(groups, columns=["group", "n", "diverged", "mean", "std", "best", "epsilon"])
+    return table if by_norm else table.sort_values("best", ascending=False, kind="stable", ignore_index=True)
+
+
+def compare_note(sweep: str, home: Home | None = None) -> str:
+    """What a comparison cannot show, and the price of seeing it: text for under the table, or nothing."""
+    connection = _connection(home)
+    with connection.reported():
+        parents, _ = _released(connection, sweep)
+    sealed = [
+        p for p in parents.values() if p.data.tags[schema.PROTOCOL] == "select-best" and p.data.tags[schema.PUBLIC] == "false"
+    ]
+    if not sealed:
+        return ""
+    latest = max(sealed, key=_age)
+    unsealed = latest.data.metrics.get(schema.UNSEAL_EPSILON)
+    price = f"for epsilon {unsealed:.2f} instead of {_epsilon(latest.data.tags):.2f}" if unsealed is not None else "for a new price"
+    return (
+        "select-best paid for one winner per submission: only winners are public, so a table of them compares little.\n"
+        f"`sweeper unseal {sweep}` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
+        "`arms:` in the sweep's file runs one selection per policy and publishes one winner of each."
+    )
+
+
+def _connection(home: Home | None) -> Connection:
+    from sweeper.store.connection import Connection
+
+    return Connection(home or Home())
+
+
+def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[Run]]:
+    """(finished parent runs by run id, their finished children). A submission counts as a whole or not at all."""
+    known = {} if connection.empty else connection.sweeps()
+    if sweep not in known:
+        rule = f"is not a sweep in this store{checks.suggestion(sweep, known)}"
+        raise checks.FieldError("sweep", sweep, rule, "A sweep appears once it has released something: `sweeper run FILE`.")
+    runs = [run for run in connection.runs([known[sweep]]) if run.info.status == "FINISHED"]
+    parents = {run.info.run_id: run for run in runs if run.data.tags.get(schema.ROLE) == schema.PARENT}
+    children = [run for run in runs if run.data.tags.get(schema.ROLE) == schema.TRIAL]
+    return parents, [child for child in children if child.data.tags.get(schema.PARENT_RUN) in parents]
+
+
+def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict[str, Any]:
+    tags = child.data.tags
+    settings = _settings(connection, child)
+    return {(f"setting/{name}" if name in OWN else name): value for name, value in settings.items()} | {
+        "id": tags[schema.TRIAL_ID],
+        "score": _score(child),
+        "metric": tags[schema.METRIC],
+        "score_noise": child.data.metrics.get(schema.SCORE_NOISE),
+        "is_best": tags[schema.BEST] == "true",
+        "clip_policy": tags[schema.CLIP_POLICY],
+        "step_policy": tags[schema.STEP_POLICY],
+        "trainer": tags[schema.TRAINER],
+        "protocol": tags[schema.PROTOCOL],
+        "public": tags[schema.PUBLIC] == "true",
+        "epsilon": _epsilon(tags),
+        "delta": float(tags[schema.DELTA_TEXT]),
+        "submission": tags[schema.SUBMISSION],
+        "released_at": child.info.start_time,
+        "position": int(tags[schema.POSITION]),
+        "model_uri": tags.get(schema.MODEL_URI),
+    }
+
+
+def _settings(connection: Connection, child: Run) -> dict[str, Any]:
+    return dict(json.loads(connection.text(child, schema.SETTINGS, schema.SETTINGS_FILE)))
+
+
+def _score(child: Run) -> float | None:
+    """The score, or None for a diverged trial, whoever wrote it: a NaN or an infinity in the store is no score."""
+    value = child.data.metrics.get(schema.SCORE_PREFIX + schema.key(child.data.tags[schema.METRIC]))
+    return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
+
+
+def _age(run: Run) -> tuple[int, str, int]:
+    tags = run.data.tags
+    return run.info.start_time, tags[schema.SUBMISSION], int(tags.get(schema.POSITION, 0))
+
+
+def _epsilon(tags: Mapping[str, str]) -> float:
+    text = tags[schema.EPSILON_TEXT]
+    return math.inf if text == "infinite" else float(text)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if schema.finite(value) else None
+
+
+def _statement(tags: Mapping[str, str], guarantee: Mapping[str, Any], timing: str) -> str:
+    """One sentence that says what is promised, tuning included."""
+    epsilon = _epsilon(tags)
+    amount = f"epsilon {epsilon:.2f}" if math.isfinite(epsilon) else "epsilon infinite (no protection)"
+    text = f"{amount} at delta {float(tags[schema.DELTA_TEXT]):g}, tuning included"
+    if guarantee.get("relation"):
+        text += f" ({guarantee['relation']}, per {guarantee.get('unit', 'record')})"
+    if tags[schema.PUBLIC] == "true":
+        text += "; as if private: the data is declared public"
+    if guarantee.get("seeded"):
+        text += "; seeded: not private to whoever knows the seed"
+    return f"{text}; {timing}" if timing else text

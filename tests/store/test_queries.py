@@ -1,0 +1,207 @@
+"""What was released, read back: the same questions of a SQLite file and of a server."""
+
+import json
+import math
+import statistics
+import uuid
+
+import pandas as pd
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import ViewType
+from releases import RELEASED_AT, release, trial
+
+from sweeper.checks import RequestError
+from sweeper.store import schema
+from sweeper.store.home import Home
+from sweeper.store.mlflow import Store
+from sweeper.store.queries import best, compare, compare_note, trials
+
+
+def fresh_name() -> str:
+    return f"sweep-{uuid.uuid4().hex[:8]}"
+
+
+def light(identity, score, **changes):
+    """A trial without a model."""
+    return trial(identity, score=score, params=None, is_best=False, **changes)
+
+
+def test_best_carries_the_whole_bill(any_home):
+    sweep = fresh_name()
+    Store(any_home).publish(release(sweep=sweep))
+    found = best(sweep, any_home)
+    assert (found.id, found.clip_norm, found.learning_rate, found.score, found.metric) == ("w1", 0.21, 14.3, 0.841, "accuracy")
+    assert (found.epsilon, found.delta, found.protocol, found.score_noise) == (2.0, 1e-5, "select-best", 0.0015)
+    assert found.guarantee == release().guarantee
+    assert found.statement == "epsilon 2.00 at delta 1e-05, tuning included (zero-out, per record); timing not covered"
+    assert found.load == f'sweeper.load("{sweep}")'
+    assert Store(any_home).load_model(found.model_uri) is not None
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["settings"] == {"clip_norm": 0.21, "learning_rate": 14.3}
+
+
+def test_a_diverged_trial_is_never_the_best_and_of_equals_the_earliest_is(any_home):
+    sweep, store = fresh_name(), Store(any_home)
+    store.publish(release(light("late", 0.9), sweep=sweep, submission="b", protocol="release-all", released_at=RELEASED_AT + 60))
+    first = [light("nan", math.nan), light("inf", math.inf), light("low", 0.2), light("one", 0.9), light("two", 0.9)]
+    store.publish(release(*first, sweep=sweep, submission="a", protocol="release-all"))
+    assert best(sweep, any_home).id == "one"
+    frame = trials(sweep, any_home)
+    assert list(frame["id"]) == ["nan", "inf", "low", "one", "two", "late"]
+    assert frame["score"].isna().tolist() == [True, True, False, False, False, False]
+    assert frame["released_at"].iloc[0] == pd.Timestamp(RELEASED_AT, unit="s", tz="UTC")
+
+
+def test_an_infinity_that_somebody_else_wrote_is_never_the_best(home):
+    Store(home).publish(release(light("good", 0.5), light("bad", 0.4), protocol="release-all"))
+    client = MlflowClient(tracking_uri=home.mlflow_uri)
+    runs = client.search_runs(["1"]) or client.search_runs([client.get_experiment_by_name("adult-clip").experiment_id])
+    (bad,) = [run for run in runs if run.info.run_name == "bad"]
+    client.log_metric(bad.info.run_id, "score/accuracy", math.inf, step=1)
+    assert best("adult-clip", home).id == "good"
+
+
+def test_all_of_1050_trials_are_read_and_the_best_is_right_wherever_it_stands(home):
+    count = 1050
+    scores = [0.5 + 0.4 * ((i * 389) % count) / count for i in range(count)]
+    many = [light(f"t{i}", scores[i], settings={"clip_norm": 0.1 + i, "learning_rate": 1.0}) for i in range(count)]
+    Store(home).publish(release(*many, protocol="release-all"))
+    frame = trials("adult-clip", home)
+    assert list(frame["id"]) == [f"t{i}" for i in range(count)]
+    assert list(frame["clip_norm"]) == [0.1 + i for i in range(count)]  # exact, not through text that was cut
+    assert best("adult-clip", home).id == f"t{scores.index(max(scores))}"
+    by_clip = compare("adult-clip", "trainer", home)
+    assert by_clip[["group", "n"]].values.tolist() == [["dp-sgd", count]]
+    assert by_clip["mean"][0] == pytest.approx(statistics.fmean(scores))
+    assert by_clip["std"][0] == pytest.approx(statistics.stdev(scores))
+
+
+def test_pages_are_turned_over_http_too(any_home, monkeypatch):
+    monkeypatch.setattr("sweeper.store.connection.PAGE", 3)
+    sweep = fresh_name()
+    Store(any_home).publish(release(*[light(f"t{i}", i / 10) for i in range(8)], sweep=sweep, protocol="release-all"))
+    assert len(trials(sweep, any_home)) == 8
+    assert best(sweep, any_home).id == "t7"
+
+
+def test_an_unknown_sweep_names_its_neighbour_and_the_way_out(any_home):
+    sweep = fresh_name()
+    Store(any_home).publish(release(sweep=sweep))
+    for ask in (trials, best, compare_note):
+        with pytest.raises(RequestError, match=f"is not a sweep in this store; did you mean {sweep}") as caught:
+            ask(sweep + "x", any_home)
+        assert "sweeper run" in str(caught.value)
+    with pytest.raises(RequestError, match=r"Default.*is not a sweep"):
+        best("Default", any_home)  # MLflow's own experiment is none of ours
+
+
+def test_asking_an_empty_home_makes_no_store(tmp_path, monkeypatch):
+    monkeypatch.delenv("SWEEPER_MLFLOW_URI", raising=False)
+    with pytest.raises(RequestError, match="is not a sweep in this store"):
+        best("adult-clip", Home(tmp_path / "home"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_that_released_nothing_or_only_failures(any_home):
+    sweep, store = fresh_name(), Store(any_home)
+    store.fail(sweep, "sub-1", schema.FAILED, guarantee=release().guarantee, protocol="select-best", public=False, at=RELEASED_AT)
+    with pytest.raises(RequestError, match="has released nothing yet"):
+        best(sweep, any_home)
+    assert len(trials(sweep, any_home)) == 0
+    assert len(compare(sweep, "clip", any_home)) == 0
+    store.publish(release(light("a", math.nan), sweep=sweep, submission="sub-2", protocol="release-all"))
+    with pytest.raises(RequestError, match=r"no released trial .* has a finite score"):
+        best(sweep, any_home)
+
+
+def test_a_submission_counts_as_a_whole_or_not_at_all(home):
+    store = Store(home)
+    store.publish(release(light("a", 0.4), light("b", 0.6), protocol="release-all"))
+    client = MlflowClient(tracking_uri=home.mlflow_uri)
+    runs = client.search_runs([client.get_experiment_by_name("adult-clip").experiment_id], run_view_type=ViewType.ACTIVE_ONLY)
+    (parent,) = [run for run in runs if run.info.run_name == "sub-1"]
+    client.update_run(parent.info.run_id, status="RUNNING")  # as a publication killed before its last step leaves it
+    assert len(trials("adult-clip", home)) == 0
+    store.publish(release(light("a", 0.4), light("b", 0.6), protocol="release-all"))
+    assert len(trials("adult-clip", home)) == 2
+
+
+def test_compare_groups_policies_with_the_bill_of_what_was_looked_at(any_home):
+    sweep, store = fresh_name(), Store(any_home)
+    normal = {"clip_policy": "normalise", "settings": {"r": 0.01, "learning_rate": 1.0}}
+    first = [light("a", 0.80), light("b", 0.84), light("c", 0.70, **normal), light("d", math.nan, **normal)]
+    store.publish(release(*first, sweep=sweep, protocol="release-all"))
+    three = release().guarantee | {"epsilon": 3.0}
+    store.publish(release(light("e", 0.76), sweep=sweep, submission="sub-2", protocol="release-all", guarantee=three))
+    table = compare(sweep, "clip", any_home)
+    assert list(table.columns) == ["group", "n", "diverged", "mean", "std", "best", "epsilon"]
+    assert list(table["group"]) == ["fixed", "normalise"]
+    assert list(table["n"]) == [3, 2]
+    assert list(table["diverged"]) == [0, 1]
+    assert list(table["mean"]) == pytest.approx([0.80, 0.70])
+    assert table["std"][0] == pytest.approx(0.04)
+    assert math.isnan(table["std"][1])
+    assert list(table["best"]) == [0.84, 0.70]
+    assert list(table["epsilon"]) == [5.0, 2.0]  # 2 + 3: private submissions add up
+    assert list(compare(sweep, "trainer", any_home)["group"]) == ["dp-sgd"]
+    assert list(compare(sweep, "step", any_home)["group"]) == ["coupled"]
+    assert list(compare(sweep, "protocol", any_home)["group"]) == ["release-all"]
+
+
+def test_public_submissions_are_billed_alone(home):
+    for submission, epsilon in (("s1", 2.0), ("s2", 3.0)):
+        bill = release().guarantee | {"epsilon": epsilon}
+        Store(home).publish(release(light(submission, 0.5), submission=submission, public=True, guarantee=bill))
+    assert list(compare("adult-clip", "protocol", home)["epsilon"]) == [3.0]
+    assert "as if private" in best("adult-clip", home).statement
+
+
+def test_one_policy_is_compared_by_its_clip_norm_to_three_digits(any_home):
+    sweep = fresh_name()
+    norms = [0.21049, 0.21, 0.2104, 1.5]
+    many = [light(f"t{i}", 0.5 + i / 10, settings={"clip_norm": norm}) for i, norm in enumerate(norms)]
+    Store(any_home).publish(release(*many, sweep=sweep, protocol="release-all"))
+    table = compare(sweep, "clip", any_home)
+    assert table[["group", "n"]].values.tolist() == [[0.21, 3], [1.5, 1]]
+    assert table["mean"][0] == pytest.approx(0.6)
+
+
+def test_an_unknown_question_is_refused(home):
+    with pytest.raises(RequestError, match="by = 'clop' must be one of clip, step, trainer, protocol; did you mean clip"):
+        compare("adult-clip", "clop", home)
+
+
+def test_the_note_says_what_more_would_cost_only_where_something_is_sealed(any_home):
+    sweep, store = fresh_name(), Store(any_home)
+    store.publish(release(light("p", 0.5), sweep=sweep, submission="open", public=True))
+    store.publish(release(light("q", 0.5), sweep=sweep, submission="all", protocol="release-all"))
+    assert compare_note(sweep, any_home) == ""
+    store.publish(release(sweep=sweep))
+    note = compare_note(sweep, any_home)
+    assert f"sweeper unseal {sweep}` would publish every trial: for epsilon 9.27 instead of 2.00" in note
+    assert "arms:" in note
+
+
+def test_settings_that_do_not_fit_a_tag_or_clash_with_a_column(any_home):
+    sweep = fresh_name()
+    settings = {"score": "a setting", "norms": [0.5] * 3000, "clip_norm": 0.3}
+    Store(any_home).publish(release(light("a", 0.5, settings=settings), sweep=sweep, protocol="release-all"))
+    frame = trials(sweep, any_home)
+    assert frame["setting/score"][0] == "a setting"
+    assert frame["score"][0] == 0.5
+    assert frame["norms"][0] == [0.5] * 3000
+    found = best(sweep, any_home)
+    assert found.settings == settings
+    assert found.learning_rate is None
+
+
+def test_an_infinite_bill_and_a_chosen_secret_are_said(home):
+    bare = {"epsilon": None, "delta": 1e-5, "relation": "zero-out", "unit": "record", "seeded": True}
+    Store(home).publish(release(guarantee=bare, timing=""))
+    found = best("adult-clip", home)
+    assert found.epsilon == math.inf
+    assert found.to_dict()["epsilon"] is None
+    assert found.statement == (
+        "epsilon infinite (no protection) at delta 1e-05, tuning included (zero-out, per record); "
+        "seeded: not private to whoever knows the seed"
+    )
