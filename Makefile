@@ -51,7 +51,7 @@ lint: $(VENV)/.installed-test ## ruff, mypy --strict on privacy and spec, import
 bench: $(VENV)/.installed-test ## speed, as ratios to peers in the same run
 	@$(BIN)/python tests/bench/bench.py
 
-acceptance: $(VENV)/.installed-test ## twenty quickstart sweeps and the accuracy figures of the README (about 15 minutes)
+acceptance: $(VENV)/.installed-test ## twenty quickstart sweeps and the accuracy figures of the README (about a minute)
 	@$(BIN)/python tests/acceptance/acceptance.py
 
 clean: ## remove what make and the tools made; keeps .sweeper, where your results and your ledger are

@@ -1,19 +1,62 @@
-"""Fixtures that every part of the suite may use."""
+"""Fixtures that every part of the suite may use, and what makes a whole run fail: a test that is missing or skipped in silence."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sweeper.data.adult import Adult
-from sweeper.data.fashion_mnist import FashionMnist
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads on a busy machine run many times slower than one
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOOR = ROOT / "tests" / "FLOOR"  # tests that a whole run must have collected: raise it with the suite, never lower it in silence
+REASON = 12  # letters a stated reason has at least
 
 
 @pytest.fixture(scope="session")
 def data_cache() -> str:
     """A cache with the real files in it, kept between runs in a folder that git ignores."""
-    cache = str(Path(__file__).resolve().parents[1] / ".sweeper" / "cache")
+    from sweeper.data.adult import Adult
+    from sweeper.data.fashion_mnist import FashionMnist
+
+    cache = str(ROOT / ".sweeper" / "cache")
     Adult().fetch(cache)
     FashionMnist().fetch(cache)
     return cache
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _a_home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing a test does reaches the developer's own ledger, cache of prices or store."""
+    before = {name: os.environ.pop(name, None) for name in ("SWEEPER_HOME", "SWEEPER_DATA", "SWEEPER_MLFLOW_URI", "RAY_ADDRESS")}
+    os.environ["SWEEPER_HOME"] = str(tmp_path_factory.mktemp("home"))
+    yield
+    for name, value in before.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    whole = not session.config.option.keyword and not session.config.option.markexpr and session.config.args in ([], ["tests"])
+    wanted = int(FLOOR.read_text()) if FLOOR.exists() else 0
+    if whole and not session.config.option.collectonly and len(session.items) < wanted:
+        raise pytest.UsageError(f"{len(session.items)} tests were collected, and tests/FLOOR says that there are at least {wanted}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    silent = [report for report in reporter.stats.get("skipped", []) if not _reason(report)]
+    for report in silent:
+        reporter.write_line(f"skipped without a stated reason: {report.nodeid}", red=True)
+    if silent and exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _reason(report: pytest.TestReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    text = text.removeprefix("Skipped: ").strip()
+    return "" if text in ("unconditional skip", "<Skipped instance>") or len(text) < REASON else text

@@ -1,14 +1,10 @@
-"""A DP-SGD step beside a plain torch SGD step (autograd, in memory): same model, table and batch size, one thread, one process.
-
-    OMP_NUM_THREADS=1 python tests/bench/bench_step.py
-
-Prints CPU-ms per step, the best of seven turns each, and their ratio. Targets: 0.7 for softmax 784-10, 0.15 ms for logistic 105.
-"""
+"""A DP-SGD step beside a plain torch SGD step (autograd, in memory): same model, table and batch size, one thread, one process."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -23,6 +19,17 @@ from sweeper.step.fixed import FixedStep
 from sweeper.trainers.dp_sgd import DpSgd
 
 TURNS = 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the benchmark."""
+
+    what: str
+    value: float
+    unit: str
+    target: float | None = None
+    detail: str = ""
 
 
 def plain(features: torch.Tensor, labels: torch.Tensor, outputs: int, batch_size: int, steps: int) -> Callable[[], None]:
@@ -47,7 +54,8 @@ def plain(features: torch.Tensor, labels: torch.Tensor, outputs: int, batch_size
     return run
 
 
-def compare(model: Linear, *, rows: int, features: int, classes: int, batch_size: int, steps: int, pixels: bool) -> None:
+def compare(model: Linear, *, rows: int, features: int, classes: int, batch_size: int, steps: int, pixels: bool) -> Row:
+    """CPU-ms per step of both, best of several turns."""
     generator = np.random.default_rng(0)
     table = Table(
         features=(generator.integers(0, 256, (rows, features)) / 255).astype(np.float32),
@@ -70,14 +78,16 @@ def compare(model: Linear, *, rows: int, features: int, classes: int, batch_size
             run()
             best[name] = min(best[name], (time.process_time() - start) / steps * 1e3)
     shape = f"{model.kind} {features}-{model.outputs(description)} B={batch_size}{' bytes' if pixels else ''}"
-    print(f"{shape:30} private {best['private']:.3f} ms  plain {best['plain']:.3f} ms  ratio {best['private'] / best['plain']:.2f}")
+    return Row(what=f"DP step / plain SGD step, {shape}", value=best["private"] / best["plain"], unit="x", detail=str(best))
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for pixels in (False, True):
-        compare(Softmax(), rows=60_000, features=784, classes=10, batch_size=500, steps=300, pixels=pixels)
-    for batch_size in (64, 2000):
-        compare(Softmax(), rows=60_000, features=784, classes=10, batch_size=batch_size, steps=100, pixels=False)
-    compare(Softmax(), rows=60_000, features=784, classes=257, batch_size=500, steps=30, pixels=False)
-    compare(Logistic(), rows=26_049, features=105, classes=2, batch_size=256, steps=1000, pixels=False)
+def rows() -> list[Row]:
+    """Every shape that is measured, with its target."""
+    return [
+        replace(compare(Softmax(), rows=60_000, features=784, classes=10, batch_size=500, steps=300, pixels=False), target=0.7),
+        replace(compare(Softmax(), rows=60_000, features=784, classes=10, batch_size=500, steps=300, pixels=True), target=0.7),
+        compare(Softmax(), rows=60_000, features=784, classes=10, batch_size=64, steps=100, pixels=False),
+        compare(Softmax(), rows=60_000, features=784, classes=10, batch_size=2000, steps=100, pixels=False),
+        compare(Softmax(), rows=60_000, features=784, classes=257, batch_size=500, steps=30, pixels=False),
+        compare(Logistic(), rows=26_131, features=105, classes=2, batch_size=256, steps=1000, pixels=False),
+    ]
