@@ -32,8 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_one_line(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        name = getattr(args, "sweep", None)
-        print(f"interrupted. {f'Nothing is lost: sweeper resume {name}' if name else 'Nothing was changed.'}", file=sys.stderr)
+        print(f"interrupted. {_what_is_left(args)}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; nothing to say to anybody
@@ -48,6 +47,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _what_is_left(args: argparse.Namespace) -> str:
+    """What an interrupted command leaves behind."""
+    from sweeper.store.home import Home
+    from sweeper.store.vault_files import directory_of
+
+    name = getattr(args, "sweep", None)
+    if args.command in (_run, _resume) and name and directory_of(Home().path, name).exists():
+        return f"Nothing is lost: sweeper resume {name}"
+    return "Nothing was started."
 
 
 def _one_line(text: str) -> str:
@@ -356,7 +366,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="sweeper",
         description="Hyperparameter sweeps for differentially private training, with the whole privacy bill.",
-        epilog="start here:\n  sweeper plan jobs/adult_logistic_clip.yaml\n  sweeper ledger set-budget adult --epsilon 8 --delta 1e-4\n"
+        epilog="start here:\n  sweeper plan jobs/adult_logistic_clip.yaml\n"
+        "  sweeper ledger set-budget adult --epsilon 8 --delta 1e-4\n"
         "  sweeper run jobs/adult_logistic_clip.yaml\n  sweeper best adult-clip",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

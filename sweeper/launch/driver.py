@@ -7,24 +7,26 @@ run, commit, publish.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from sweeper import catalog, seeds
 from sweeper import plan as planning
 from sweeper.checks import RequestError
 from sweeper.launch.outcome import Finished, Say, WorkFailed
-from sweeper.launch.release import build_release
+from sweeper.launch.progress import Progress
 from sweeper.plan import Plan
+from sweeper.privacy.account import COMMITTED, RESERVED
 from sweeper.privacy.events import NOTHING
 from sweeper.privacy.ledger import Ledger
 from sweeper.seeds import SWEEP, Streams
 from sweeper.spec.sweep import DataSpec
 from sweeper.store.home import Home
+from sweeper.store.release import StoreError
 from sweeper.store.vault import Vault
 from sweeper.store.vault_files import directory_of
 from sweeper.store.vault_rows import FINAL, RELEASED, SEARCH
@@ -49,8 +51,8 @@ class Driver:
             self.say(f"reserved epsilon {plan.guarantee.epsilon:.2f} of {spec.budget_of}")
         try:
             vault = self._seal(plan, secret, reservation)
-        except RequestError:
-            if reservation is not None:
+        except BaseException:
+            if reservation is not None and not self._sealed(spec.name, reservation):
                 ledger.commit(reservation, NOTHING, reason="refused before any data was opened")
             raise
         with vault:
@@ -82,72 +84,103 @@ class Driver:
             candidates=[plan.spec.space.draw(uniforms) for _ in range(count)],
         )
 
+    def _sealed(self, sweep: str, reservation: str) -> bool:
+        """Whether a vault holds this very reservation, so that whoever resumes it counts on the charge."""
+        try:
+            with Vault.open(self.home.path, sweep) as vault:
+                return bool(vault.meta("reservation") == reservation)
+        except RequestError:
+            return False
+
     def _go_on(self, vault: Vault, plan: Plan) -> Finished:
         """From sealed candidates to the release, wherever an earlier driver stopped."""
         with _alone(vault):
-            if vault.meta("started") is None:
-                vault.set_meta("started", time.time())
             if vault.phase != RELEASED:
-                preparing = threading.Thread(target=self._prepare_store, daemon=True)
-                preparing.start()  # a fresh store takes seconds to make; trials need none of it
-                self._run_stages(vault, plan)
-                preparing.join()
+                self._charged(vault)
+                if vault.meta("started") is None:
+                    vault.set_meta("started", time.time())
+                if self._left(vault, plan):
+                    with self._given_back_if_refused(vault, plan), self._store_prepared_meanwhile():
+                        self._run_stages(vault, plan)
                 self._wait_for_release(vault, plan)
-                self._commit(vault, plan)
+                self._commit(vault)
                 self._fix_release(vault, plan)
             return self._publish(vault, plan)
 
-    def _run_stages(self, vault: Vault, plan: Plan) -> None:
-        from sweeper.launch.tune import local_ray
+    def _charged(self, vault: Vault) -> None:
+        """Nothing runs whose charge is not in the ledger."""
+        reservation = vault.meta("reservation")
+        if reservation is None:
+            return
+        known = {r.id: r.state for r in Ledger(self.home.ledger).reservations()}
+        if known.get(reservation) not in (RESERVED, COMMITTED):
+            raise RequestError(
+                f"the charge of sweep {vault.sweep} is not in the ledger at {self.home.ledger}, so it cannot go on: restore that "
+                f"file, or run the sweep under another name"
+            )
 
-        spec = plan.spec
-        started = time.monotonic()
-        with local_ray(spec.resources), self._progress(vault, plan, started) as heard:
-            proxy = _proxy(plan)
-            self._stage(vault, plan, proxy or spec.data, SEARCH, heard)
+    def _left(self, vault: Vault, plan: Plan) -> bool:
+        return bool(vault.unsettled()) or (_proxy(plan) is not None and not vault.count(FINAL))
+
+    @contextmanager
+    def _given_back_if_refused(self, vault: Vault, plan: Plan) -> Iterator[None]:
+        """A request refused before any charged trial ran leaves no vault and no charge: nothing of the data is in any answer."""
+        try:
+            yield
+        except RequestError:
+            reservation = vault.meta("reservation")
+            charged = vault.rows(FINAL if _proxy(plan) else None, params=False)
+            if all(row.attempts == 0 for row in charged):
+                vault.destroy()  # first: a vault never outlives its charge
+                if reservation is not None:
+                    Ledger(self.home.ledger).commit(reservation, NOTHING, reason="refused before any trial ran")
+            raise
+
+    def _run_stages(self, vault: Vault, plan: Plan) -> None:
+        spec, proxy = plan.spec, _proxy(plan)
+        for data in filter(None, (proxy, spec.data)):
+            self._admit(data, spec.budget_of)
+        from sweeper.launch.cluster import ray_for_one_sweep, room_for
+
+        counts = spec.protocol.releases_all or spec.data.public
+        with Progress(self.say, spec.name, counts=counts) as progress, ray_for_one_sweep(vault.directory / "ray"):
+            room_for(spec.resources)  # asked before any data is opened
+            self._stage(vault, plan, proxy or spec.data, SEARCH, progress)
             if proxy is not None:
                 if not vault.count(FINAL):
                     best = vault.winner(Streams(vault.secret(), SWEEP).bits(seeds.TIES))
                     vault.add(vault.row(best).candidate, FINAL)
-                self._stage(vault, plan, spec.data, FINAL, heard)
+                self._stage(vault, plan, spec.data, FINAL, progress)
 
-    def _stage(self, vault: Vault, plan: Plan, data: DataSpec, stage: str, heard: Any) -> None:
+    def _admit(self, data: DataSpec, budget_of: str) -> None:
+        """The files of a table, fetched if they are not here; refuses what is charged under another name."""
+        source, cache = data.source, str(self.home.cache)
+        if not source.present(cache):
+            source.fetch(cache)
+        if not data.public:
+            Ledger(self.home.ledger).bind(budget_of, source.digest(cache))
+
+    def _stage(self, vault: Vault, plan: Plan, data: DataSpec, stage: str, progress: Progress) -> None:
         """Run the unsettled rows of a stage on a table, which is opened only now."""
+        from sweeper.launch.open_data import OpenData
         from sweeper.launch.tune import Stage, run_stage
-        from sweeper.launch.worker import OpenData
 
         left = set(vault.unsettled())
         indices = tuple(row.index for row in vault.rows(stage, params=False) if row.index in left)
         if not indices:
             return
-        open_data = OpenData.of(data, self._open(vault, plan, data))
+        vault.start()
+        table = data.source.load(str(self.home.cache))
+        if table.rows != data.rows:
+            raise RequestError(f"data.n = {data.rows:,}, stated by {data.rows_stated_by}, is not the length of the table")
+        progress.expect(len(indices))
+        open_data = OpenData.of(data, table)
         work = Stage(spec=plan.spec, noise_multiplier=plan.noise_multiplier, data=data, open_data=open_data, indices=indices)
-        if not run_stage(vault, self.home.path, work, heard):
+        if not run_stage(vault, self.home.path, work, progress.settled if progress.counts else None):
             raise WorkFailed(
                 f"sweep {plan.spec.name}: workers or nodes were lost too often to finish; nothing is lost or redrawn: "
                 f"sweeper resume {plan.spec.name}"
             )
-
-    def _open(self, vault: Vault, plan: Plan, data: DataSpec) -> Any:
-        """The table. Refuses, uncharged, what is charged under another name or is not the table that was stated."""
-        source, cache = data.source, str(self.home.cache)
-        if not source.present(cache):
-            source.fetch(cache)
-        reservation = vault.meta("reservation")
-        fresh = reservation is not None and vault.phase == "sealed"
-        try:
-            if not data.public:
-                Ledger(self.home.ledger).bind(plan.spec.budget_of, source.digest(cache))
-            table = source.load(cache)
-            if table.rows != data.rows:
-                raise RequestError(f"data.n = {data.rows:,}, stated by {data.rows_stated_by}, is not the length of the table")
-        except RequestError as error:
-            if fresh:  # no trial ran, so nothing of the data is in any answer
-                Ledger(self.home.ledger).commit(reservation, NOTHING, reason="refused before any trial ran")
-                vault.destroy()
-            raise error
-        vault.start()
-        return table
 
     def _wait_for_release(self, vault: Vault, plan: Plan) -> None:
         every = getattr(plan.spec.protocol, "release_every", None)
@@ -155,7 +188,7 @@ class Driver:
             elapsed = time.time() - vault.meta("started")
             time.sleep(max(0.0, every * -(-elapsed // every) - elapsed))
 
-    def _commit(self, vault: Vault, plan: Plan) -> None:
+    def _commit(self, vault: Vault) -> None:
         """The charge becomes final: exactly what was reserved, whatever K was."""
         reservation = vault.meta("reservation")
         if reservation is not None:
@@ -175,46 +208,39 @@ class Driver:
         vault.release()
 
     def _publish(self, vault: Vault, plan: Plan) -> Finished:
+        from sweeper.launch.release import build_release
         from sweeper.store import queries
         from sweeper.store.mlflow import Store
 
         release = build_release(vault, plan)
-        Store(self.home).publish(release)
+        try:
+            Store(self.home).publish(release)
+        except StoreError as error:
+            raise WorkFailed(f"{error}. Nothing is lost: sweeper resume {vault.sweep} publishes again") from error
         best = None
         if any(trial.score is not None for trial in release.trials):
             best = queries.best(plan.spec.name, self.home)
         return Finished(plan=plan, best=best, submission=release.submission)
 
-    def _prepare_store(self) -> None:
-        from sweeper.store.mlflow import Store
-
-        Store(self.home).prepare()
-
     @contextmanager
-    def _progress(self, vault: Vault, plan: Plan, started: float) -> Iterator[Any]:
-        """Lines about time and state; counts only where every trial is visible anyway."""
-        public = plan.spec.protocol.releases_all or plan.spec.data.public
-        total = len(vault.unsettled())
-        state = {"settled": 0}
-        stop = threading.Event()
+    def _store_prepared_meanwhile(self) -> Iterator[None]:
+        """The store's schema and the imports of publishing take seconds, which this process else spends waiting for others."""
 
-        def tick() -> None:
-            while not stop.wait(1.0):
-                seconds = f"{time.monotonic() - started:4.0f} s"
-                count = f"  {state['settled']} of {total} trials" if public else "  trials sealed"
-                self.say(f"\r{plan.spec.name}  running  {seconds}{count}")
+        def prepare() -> None:
+            from sweeper.launch import release  # noqa: F401  (torch)
+            from sweeper.store.mlflow import Store
 
-        def heard(settled: int) -> None:
-            state["settled"] = settled
+            try:
+                Store(self.home).prepare()
+            except StoreError as error:
+                logging.getLogger(__name__).debug("%s", error)  # publishing meets it again, and reports it
 
-        thread = threading.Thread(target=tick, daemon=True)
+        thread = threading.Thread(target=prepare, daemon=True)
         thread.start()
         try:
-            yield heard if public else None
+            yield
         finally:
-            stop.set()
-            thread.join()
-            self.say("\r")
+            thread.join()  # always: a process that ends in the middle of an import may crash
 
 
 def _proxy(plan: Plan) -> DataSpec | None:

@@ -8,21 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # their files would hold configs and scores
-os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C must reach the driver, which ends things in order
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-os.environ.setdefault("RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS", "0")
-os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
 from ray import tune
@@ -30,13 +21,11 @@ from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sweeper.checks import RequestError
-from sweeper.launch.worker import OpenData, Outcome, Worker, guarded, trial_spec
-from sweeper.seeds import Streams
-from sweeper.spec.result import TrialResult
-from sweeper.spec.sweep import DataSpec, Resources, SweepSpec
+from sweeper.launch.cluster import room_for
+from sweeper.launch.keeper import Keeper
+from sweeper.launch.open_data import OpenData
+from sweeper.spec.sweep import DataSpec, SweepSpec
 from sweeper.store.vault import Vault
-from sweeper.store.vault_rows import FAILED, SETTLED
 
 ATTEMPTS = 4  # of a trial whose worker or node is lost; each replays the same streams
 Progress = Callable[[int], None]  # hears how many of this call's trials are settled; show it only where counts are public
@@ -53,41 +42,13 @@ class Stage:
     indices: tuple[int, ...]
 
 
-class Keeper:
-    """The Vault's one writer while trials run. An actor on the driver's node, with no CPU of its own."""
-
-    def __init__(self, root: str, sweep: str, spec: SweepSpec, noise_multiplier: float, data: DataSpec) -> None:
-        self._vault = Vault.open(Path(root), sweep)
-        self._spec, self._noise_multiplier, self._data = spec, noise_multiplier, data
-        self._settled = 0
-
-    def claim(self, index: int) -> tuple[Any, Streams] | None:
-        """The trial and its streams; None when the row is settled (its settlement outlived the worker that made it)."""
-        if self._vault.row(index).state in (SETTLED, FAILED):
-            return None
-        row = self._vault.claim(index)
-        return (
-            trial_spec(self._spec, self._noise_multiplier, index, row.candidate, self._data),
-            Streams(self._vault.secret(), index),
-        )
-
-    def settle(self, index: int, result: TrialResult | None, error: str, output: str) -> None:
-        if result is None:
-            self._vault.fail(index, error, output)
-        else:
-            sealed = {**result.sealed, "output": output}
-            self._vault.settle(index, TrialResult(released=result.released, sealed=sealed))
-        self._settled += 1
-
-    def settled(self) -> int:
-        return self._settled
-
-
 class Runner(tune.Trainable):
     """A reused actor: each trial is one step. Reports that a row is settled, never what came of it."""
 
     def setup(self, config: dict[str, Any], keeper: Any = None, open_data: OpenData | None = None) -> None:
         import torch
+
+        from sweeper.launch.worker import Worker
 
         torch.set_num_threads(1)  # two threads under contention run many times slower than one
         self._index, self._keeper = config["row"], keeper
@@ -99,10 +60,12 @@ class Runner(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
+        from sweeper.launch.worker import guarded
+
         claimed = ray.get(self._keeper.claim.remote(self._index))
         if claimed is not None:
             trial, streams = claimed
-            outcome: Outcome = guarded(self._worker, trial, streams)
+            outcome = guarded(self._worker, trial, streams)
             ray.get(self._keeper.settle.remote(self._index, outcome.result, outcome.error, outcome.output))
         return {"settled": 1, "done": True}
 
@@ -133,38 +96,6 @@ class Rows(Searcher):
         return None
 
 
-@contextlib.contextmanager
-def local_ray(resources: Resources) -> Iterator[None]:
-    """A Ray of this machine for one sweep, its session files in a closed folder that is removed at the end.
-
-    With RAY_ADDRESS set, or inside a Ray job, the cluster that is there is used and left running.
-    """
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    if ray.is_initialized():
-        yield
-        return
-    if os.environ.get("RAY_ADDRESS"):
-        ray.init(log_to_driver=False, logging_level=logging.ERROR)
-        try:
-            yield
-        finally:
-            ray.shutdown()
-        return
-    folder = tempfile.mkdtemp(prefix="swp")  # 0700, and short: Ray puts sockets under it
-    try:
-        ray.init(
-            num_cpus=max(1, os.cpu_count() or 1),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=folder,
-        )
-        yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None = None) -> bool:
     """Run the rows of a stage. True when all are settled; False when some were lost to the infrastructure too often.
 
@@ -173,7 +104,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
     """
     if not stage.indices:
         return True
-    concurrent = _concurrent(stage.spec.resources)
+    concurrent = room_for(stage.spec.resources)
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
     keeper = (
         ray.remote(Keeper)
@@ -214,24 +145,6 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         ray.kill(keeper)
         shutil.rmtree(staging, ignore_errors=True)
     return not set(stage.indices) & set(vault.unsettled())
-
-
-def _concurrent(resources: Resources) -> int:
-    """How many trials fit at once.
-
-    Raises:
-      RequestError: not even one does; says what the cluster has. (Ray would wait for ever, in silence.)
-    """
-    has = ray.cluster_resources()
-    fits = int(has.get("CPU", 0) / resources.cpu + 1e-9)
-    if resources.gpu:
-        fits = min(fits, int(has.get("GPU", 0) / resources.gpu + 1e-9))
-    if fits < 1:
-        raise RequestError(
-            f"resources: a trial asks for {resources.cpu:g} CPU and {resources.gpu:g} GPU, and the cluster has {has.get('CPU', 0):g} "
-            f"CPU and {has.get('GPU', 0):g} GPU. Lower resources in the sweep, or add nodes."
-        )
-    return min(fits, resources.max_concurrent) if resources.max_concurrent else fits
 
 
 def _watch(keeper: Any, progress: Progress | None, stop: threading.Event) -> None:

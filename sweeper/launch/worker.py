@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sweeper import seeds
 from sweeper.backends.closed_form import LinearProblem, evaluate
-from sweeper.data.split import split_rows
-from sweeper.data.table import Table
+from sweeper.launch.candidate import settings_of
+from sweeper.launch.open_data import OpenData
 from sweeper.privacy.discrete_laplace import discrete_laplace
 from sweeper.seeds import Streams
 from sweeper.spec.result import TrialResult
-from sweeper.spec.sweep import DataSpec, TrialSpec
-
-if TYPE_CHECKING:
-    import numpy as np
-
-
-@dataclass(frozen=True)
-class OpenData:
-    """A table in memory with its public split."""
-
-    spec: DataSpec
-    table: Table
-    train_rows: np.ndarray  # positions, int64
-    holdout_rows: np.ndarray
-
-    @classmethod
-    def of(cls, spec: DataSpec, table: Table) -> OpenData:
-        train_rows, holdout_rows = split_rows(spec)
-        return cls(spec, table, train_rows, holdout_rows)
+from sweeper.spec.sweep import TrialSpec
 
 
 class Worker:
@@ -107,37 +87,6 @@ def guarded(worker: Worker, trial: TrialSpec, streams: Streams) -> Outcome:
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
             result = worker.run(trial, streams)
-        except Exception:
+        except (Exception, SystemExit):  # an exit, too, would kill the worker and have the trial run again
             error = traceback.format_exc()
     return Outcome(result, error, printed.getvalue()[-20_000:])
-
-
-def settings_of(trial: TrialSpec) -> dict[str, Any]:
-    """Plain name -> value of the policies as built, for people who compare runs."""
-    base = replace(trial.step, schedule="constant", warmup=0.0) if hasattr(trial.step, "schedule") else trial.step
-    settings: dict[str, Any] = {"learning_rate": base.learning_rate_at(trial.clip, 0, trial.trainer.steps)}
-    for policy in (trial.clip, trial.step):
-        settings |= {f.name: getattr(policy, f.name) for f in fields(policy) if _plain(getattr(policy, f.name))}
-    return settings
-
-
-def _plain(value: Any) -> bool:
-    return isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value))
-
-
-def trial_spec(
-    spec: Any, noise_multiplier: float, index: int, candidate: Mapping[str, Any], data: DataSpec | None = None
-) -> TrialSpec:
-    """The complete trial of a candidate of a sweep, on the sweep's own table or on `data`."""
-    clip, step = spec.space.build(candidate)
-    return TrialSpec(
-        index=index,
-        model=spec.model,
-        trainer=spec.trainer,
-        clip=clip,
-        step=step,
-        noise_multiplier=noise_multiplier,
-        candidate=dict(candidate),
-        data=data or spec.data,
-        score=spec.score,
-    )

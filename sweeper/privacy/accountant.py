@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 TOLERANCE = 5e-4  # relative change in epsilon between two grids below which the finer one is returned
 LARGEST_GRID = 4_000_000  # cells; beyond it a coarser, still pessimistic grid is kept
 CUT = 1e-10  # mass of an event's highest losses that its Renyi cost counts as delta
+LEAST_NOISE = 1e-2  # a smaller noise multiplier costs thousands of nats and arrays of gigabytes: its price is given as infinite
 
 
 def epsilon(event: Event, delta: float) -> float:
@@ -62,6 +63,7 @@ def renyi(event: Event, order: float) -> tuple[float, float]:
     Additive under composition at one order, also when later events are chosen after seeing earlier answers (Feldman and
     Zrnic 2021), which plain PLD composition is not. Gaussian parts by their exact Renyi curve; the rest from the loss law.
     """
+    checks.real(1.0, open_low=True, order=order)
     answer = cached({"what": "renyi", "event": event.to_dict(), "order": float(order)}, lambda: list(_renyi(event, order)))
     rho, delta0 = answer
     return (math.inf if rho is None else float(rho)), float(delta0)
@@ -76,9 +78,9 @@ def renyi_epsilon(event: Event, delta: float) -> float | None:
 
 
 def unprotected(event: Event) -> bool:
-    """Whether the event releases something with no noise at all."""
+    """Whether the event releases something with no noise, or with next to none."""
     if isinstance(event, Gaussian):
-        return event.noise_multiplier == 0
+        return event.noise_multiplier < LEAST_NOISE
     if isinstance(event, PoissonSubsampled):
         return event.sampling_probability > 0 and unprotected(event.event)
     if isinstance(event, Repeated):
@@ -126,30 +128,23 @@ def privacy_loss(event: Event, interval: float) -> PrivacyLoss:
 
 def _epsilon(event: Event, delta: float) -> float:
     """Epsilon on ever finer grids until it settles."""
-    if unprotected(event):
-        return math.inf
-    interval = 2e-2
-    previous = math.inf
-    while True:
-        loss = privacy_loss(event, interval)
-        value = loss.epsilon(delta)
-        size = max((len(pmf.mass) for part in loss.parts for pmf in part), default=0)
-        if previous - value <= TOLERANCE * value or value == 0.0 or size * 4 > LARGEST_GRID:
-            return min(value, previous)
-        previous = value
-        interval /= 4
+    return math.inf if unprotected(event) else _interval(event, delta, TOLERANCE)[1]
 
 
 def _interval(event: Event, delta: float, tolerance: float) -> tuple[float, float]:
-    """(grid interval, epsilon) at which epsilon moved by less than `tolerance` from a grid four times coarser."""
-    interval, previous = 2e-2, math.inf
+    """(grid interval, epsilon) at which epsilon moved by less than `tolerance` from a grid four times coarser.
+
+    Infinite on two grids is infinite for good: a delta below the mass that rounding moves to infinity grows no better.
+    """
+    interval, previous, coarsest = 2e-2, math.inf, True
     while True:
         loss = privacy_loss(event, interval)
         value = loss.epsilon(delta)
         size = max((len(pmf.mass) for part in loss.parts for pmf in part), default=0)
-        if previous - value <= tolerance * value or size * 4 > LARGEST_GRID:
+        settled = value == 0.0 or previous - value <= tolerance * value or (math.isinf(value) and not coarsest)
+        if settled or size * 4 > LARGEST_GRID:
             return interval, min(value, previous)
-        previous = value
+        previous, coarsest = value, False
         interval /= 4
 
 
@@ -181,6 +176,8 @@ def _bracket(make: Callable[[float], Event], target: float, delta: float) -> tup
             low, high = high, high * 2
             if high > 1e7:
                 floor = price(1e7)
+                if math.isinf(floor):
+                    raise FieldError("delta", delta, "is too small for an account in double precision", "Try delta: 1e-9.")
                 raise FieldError(
                     "epsilon",
                     target,
@@ -190,7 +187,7 @@ def _bracket(make: Callable[[float], Event], target: float, delta: float) -> tup
         return low * 0.9, high * 1.1
     while price(low) <= target:
         low, high = low / 2, low
-        if low < 1e-3:
+        if low < LEAST_NOISE:
             raise FieldError("epsilon", target, "is so large that no noise would be needed", "Give privacy.noise_multiplier.")
     return low * 0.9, high * 1.1
 
@@ -228,21 +225,19 @@ def _renyi(event: Event, order: float) -> tuple[float | None, float]:
         costs = [_renyi(part, order) for part in event.events]
         return math.fsum(rho or 0.0 for rho, _ in costs), math.fsum(delta for _, delta in costs)
     if isinstance(event, Disjoint):
-        costs = [_renyi(part, order) for part in event.parts]
-        return max(rho or 0.0 for rho, _ in costs), max(delta for _, delta in costs)
+        parts = [_renyi(part, order) for part in event.parts]
+        return max(rho or 0.0 for rho, _ in parts), max(delta for _, delta in parts)
     if isinstance(event, Repeated) and not isinstance(event.event, (PoissonSubsampled, Gaussian)):
         rho, delta0 = _renyi(event.event, order)
         return (rho or 0.0) * event.count, delta0 * event.count
     if isinstance(event, SelectBest):
         interval, _ = _interval(event, 1e-6, 2e-3)
-        parts = privacy_loss(event, interval).parts
-        costs = [pmf.renyi(order, CUT) for part in parts for pmf in part]
-        return max(rho for rho, _ in costs), max(delta for _, delta in costs)
+        found = [pmf.renyi(order, CUT) for part in privacy_loss(event, interval).parts for pmf in part]
+        return max(rho for rho, _ in found), max(delta for _, delta in found)
     if isinstance(event, DiscreteLaplace):
-        e = event.epsilon  # losses +-e with probability 1/(1 + exp(-+e))
-        return max(
-            0.0, math.log(math.exp((order - 1) * e) / (1 + math.exp(-e)) + math.exp(-(order - 1) * e) / (1 + math.exp(e)))
-        ) / (order - 1), 0.0
+        e, shrink = event.epsilon, math.exp(-event.epsilon)  # loss +e with mass 1/(1 + shrink), -e with the rest
+        moment = (order - 1) * e + math.log((1 + math.exp(-2 * (order - 1) * e) * shrink) / (1 + shrink))
+        return max(0.0, moment / (order - 1)), 0.0
     from dp_accounting.rdp import rdp_privacy_accountant
 
     accountant = rdp_privacy_accountant.RdpAccountant([order])

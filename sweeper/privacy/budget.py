@@ -1,40 +1,52 @@
 """The budget of a data set and the one rule by which its sweeps add up.
 
-The rule. One charge costs its exact epsilon at the budget's delta. Two or more cost what a Renyi filter at one order a, fixed
-when the budget was first set, says of ALL of them (Feldman and Zrnic 2021): every charge is d_i-approximate (a, r_i)-Renyi DP,
-R = sum r_i, D = sum d_i, D at most a tenth of delta, and
+The rule. One charge costs its exact epsilon at the budget's delta. Two or more cost the smaller of what two filters say of ALL of
+them, each with half of delta:
 
-    epsilon = R + log((a - 1)/a) - (log(0.9 delta) + log a)/(a - 1)      (Canonne, Kamath, Steinke 2020, Proposition 12).
+- addition: sum of the epsilons that the sweeps state, when the deltas they state add up to at most delta/2;
+- a Renyi filter at one order a, fixed when the budget was first set (Feldman and Zrnic 2021): every charge is d_i-approximate
+  (a, r_i)-Renyi DP, R = sum r_i, D = sum d_i, D at most 0.05 delta, and
+  epsilon = R + log((a - 1)/a) - (log(0.45 delta) + log a)/(a - 1)      (Canonne, Kamath, Steinke 2020, Proposition 12).
 
 Why not compose the loss distributions? A later sweep is designed by somebody who has seen the earlier answers, and the numerical
-composition of mechanisms chosen that way bounds nothing: it is a theorem about a list fixed beforehand. The filter is a
-supermartingale at its order, whatever the choices.
+composition of mechanisms chosen that way bounds nothing: it is a theorem about a list fixed beforehand. Both filters hold whatever
+the choices.
+
+Why half of delta each, instead of the better of the two at delta? Because which one is in force at the end may depend on the
+answers (tests/privacy/test_budget_rule.py builds 1.8 delta that way). Sums only grow, so answers that end within a filter were
+within it all along: on a set S of them the run is that of a filter that halts, and P[S] <= e^epsilon Q[S] + delta/2. Any set of
+answers is a part that ends within addition and a rest that ends within the Renyi filter. The two add up.
 
 Why may one charge use its exact value? Nothing was seen before it, so it is a fixed mechanism M. Before anybody looks, its event
-says whether the filter's value of M alone is within the budget. If not, no second charge is ever admitted and what happened is M
-alone, within budget by its exact value. If it is, every admission satisfies the filter over all charges, M included.
+says whether a filter's value of M alone is within the budget. If not, no second charge is ever admitted and what happened is M
+alone, within budget by its exact value. If it is, every admission satisfies a filter over all charges, M included.
 
-Why is a tenth of delta set aside, instead of converting R at delta - D with the D that was spent? Because then the choice between
-a charge with r and a charge with d could itself depend on earlier answers, and the two errors are averages under different
-measures: the Renyi part under Q L^a e^{-(a-1)R}, the approximate part under P. They can both be nearly delta, on different
-branches (tests/privacy/test_budget_rule.py builds one: true delta 1.9 times the stated one). With a fixed share they add up to
-0.9 delta + 0.1 delta. Where every d_i is 0 the share costs log(1/0.9)/(a - 1), 0.04 at epsilon 8 and delta 1e-4.
+Why is a share of delta set aside for D, instead of converting R at what D leaves? Because then the choice between a charge with r
+and a charge with d could itself depend on earlier answers, and the two errors are averages under different measures: the Renyi part
+under Q L^a e^{-(a-1)R}, the approximate part under P. They can both be nearly delta, on different branches
+(the same file builds one: true delta 1.9 times the stated one). With a fixed share they add up.
 
-Raising a budget after seeing answers makes a new promise; the argument then holds for the largest budget anybody would have set.
+What it leans on. A sweep, once reserved, asks what its event says whatever other sweeps answer meanwhile, so its answers may be
+thought given at once, when it was reserved. A commit as another event was chosen without looking, so that this event is what was
+asked all along; it may raise none of the prices, or what was admitted since would no longer fit. A commit of nothing means that no
+data was opened. Raising a budget after seeing answers makes a new promise; the argument then holds for the largest epsilon and the
+largest delta that anybody would have set.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from sweeper import checks
 from sweeper.privacy.events import Composed, Event, event_from_dict
 from sweeper.privacy.guarantee import Guarantee
 
-APPROXIMATE_SHARE = 0.1  # of the budget's delta, for the sum of the charges' delta0
+ADDITION_SHARE = 0.5  # of the budget's delta, for the filter that adds epsilons and deltas
+APPROXIMATE_SHARE = 0.05  # of the budget's delta, for the sum of the charges' delta0; the Renyi filter converts at the rest
+PARTS = ("epsilon", "rho", "delta0", "stated_epsilon", "stated_delta")  # of a Price
 
 
 class Accountant(Protocol):
@@ -70,25 +82,30 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """Two prices of one charge: exact and alone (epsilon at the budget's delta), and its share of the filter (rho, delta0)."""
+    """Three prices of one charge: exact and alone (epsilon at the budget's delta), and its share of each filter."""
 
     epsilon: float
-    rho: float
+    rho: float  # Renyi, at the budget's order
     delta0: float
+    stated_epsilon: float = math.inf  # addition: the guarantee that the sweep states, or more where its event costs more
+    stated_delta: float = 1.0
     unpriced: str = ""  # why the stated (epsilon, delta) stands in for the event
+
+    def within(self, other: Price) -> bool:
+        """Whether no part of it is dearer."""
+        return all(getattr(self, part) <= getattr(other, part) for part in PARTS)
 
     def to_dict(self) -> dict[str, Any]:
         return {key: None if value == math.inf else value for key, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Price:
-        epsilon, rho, delta0 = (math.inf if data[key] is None else float(data[key]) for key in ("epsilon", "rho", "delta0"))
-        return cls(epsilon=epsilon, rho=rho, delta0=delta0, unpriced=data["unpriced"])
+        return cls(**{part: math.inf if data[part] is None else float(data[part]) for part in PARTS}, unpriced=data["unpriced"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What a data set's charges come to at the budget's delta."""
+    """What a data set's charges use up of its budget. The promise is the budget: see `total`."""
 
     epsilon: float
     delta: float
@@ -113,26 +130,38 @@ def filter_order(epsilon: float, delta: float) -> float:
 def total(prices: Sequence[Price], budget: Budget) -> float:
     """Epsilon of all charges together at the budget's delta, by the rule at the top of this file.
 
-    Guarantee: (epsilon, budget.delta)-DP of everything released, each charge free to depend on earlier answers, as long as
-      no charge is admitted for which this exceeds budget.epsilon.
+    Guarantee: everything released is (budget.epsilon, budget.delta)-DP, each charge free to depend on earlier answers, as long
+      as no charge is admitted for which this exceeds budget.epsilon. The value itself promises that much only for charges fixed
+      beforehand: who stops when the answers please has the budget's promise, not this reading.
     Relation: that of the prices (zero-out here). Units: nats.
-    Edge cases: 0 without charges; infinite when the delta0 add up to more than their share of delta; never below the largest
-      single charge.
+    Edge cases: 0 without charges; infinite when the deltas are too large for both filters; never below the largest single
+      charge.
     Source: the Renyi privacy filter of Feldman and Zrnic 2021; conversion Canonne, Kamath, Steinke 2020, Proposition 12.
     """
     if len(prices) < 2:
         return prices[0].epsilon if prices else 0.0
+    return max(min(_added(prices, budget), _filtered(prices, budget)), *(p.epsilon for p in prices))
+
+
+def _added(prices: Sequence[Price], budget: Budget) -> float:
+    """Addition: basic composition, sound for adaptive choices of the parameters too (Rogers, Roth, Ullman, Vadhan 2016)."""
+    if math.fsum(p.stated_delta for p in prices) > ADDITION_SHARE * budget.delta * (1 + 1e-12):
+        return math.inf
+    return math.fsum(p.stated_epsilon for p in prices)
+
+
+def _filtered(prices: Sequence[Price], budget: Budget) -> float:
+    """The Renyi filter at the budget's order."""
     order = budget.order
     if math.fsum(p.delta0 for p in prices) > APPROXIMATE_SHARE * budget.delta:
         return math.inf
     rho = math.fsum(p.rho for p in prices)
-    log_delta = math.log((1 - APPROXIMATE_SHARE) * budget.delta)
-    together = rho + math.log1p(-1 / order) - (log_delta + math.log(order)) / (order - 1)
-    return max(together, *(p.epsilon for p in prices))
+    log_delta = math.log((1 - ADDITION_SHARE - APPROXIMATE_SHARE) * budget.delta)
+    return rho + math.log1p(-1 / order) - (log_delta + math.log(order)) / (order - 1)
 
 
 def price(event: Event, guarantee: Guarantee | None, budget: Budget, accountant: Accountant) -> Price:
-    """Both prices of one event; where the accountant has none, those of its stated guarantee.
+    """All prices of one event; where the accountant has none, those of its stated guarantee.
 
     Guarantee: an (e, d)-DP mechanism is d-approximate (a, min(e, a e^2/2))-Renyi DP in both directions.
     Source: it is an e-DP mechanism but for an event of probability d (the four-outcome pair of Kairouz, Oh, Viswanath 2015, from
@@ -140,22 +169,32 @@ def price(event: Event, guarantee: Guarantee | None, budget: Budget, accountant:
     Edge cases: without an accountant's price and without a guarantee everything is infinite.
     """
     reasons = []
-    try:
-        epsilon = accountant.epsilon(event, budget.delta)
-    except Exception as error:  # whatever the reason, the stated guarantee is a sound price; the reason is kept with the charge
-        reasons.append(f"epsilon: {type(error).__name__}: {error}")
-        epsilon = guarantee.epsilon if guarantee is not None and guarantee.delta <= budget.delta else math.inf
+
+    def ask(name: str, delta: float, otherwise: float) -> float:
+        try:
+            found = float(accountant.epsilon(event, delta))
+        except Exception as error:  # whatever the reason, the stated guarantee is a sound price; the reason is kept with the charge
+            reasons.append(f"{name}: {type(error).__name__}: {error}")
+            return otherwise
+        return math.inf if math.isnan(found) else max(0.0, found)
+
+    stated = guarantee
+    if stated is not None:  # addition trusts no statement that the event is known to break
+        stated = replace(stated, epsilon=max(stated.epsilon, ask("stated epsilon", stated.delta, 0.0)))
+    epsilon = ask("epsilon", budget.delta, stated.epsilon if stated is not None and stated.delta <= budget.delta else math.inf)
     try:
         rho, delta0 = accountant.renyi(event, budget.order)
         if not (0 <= rho < math.inf and 0 <= delta0 < 1):
             raise ArithmeticError(f"({rho}, {delta0}) at order {budget.order:.6g}")
     except Exception as error:
         reasons.append(f"renyi: {type(error).__name__}: {error}")
-        rho, delta0 = (math.inf, 1.0) if guarantee is None else _stated(guarantee, budget.order)
+        rho, delta0 = (math.inf, 1.0) if stated is None else _stated(stated, budget.order)
     return Price(
-        epsilon=math.inf if math.isnan(epsilon) else max(0.0, float(epsilon)),
+        epsilon=epsilon,
         rho=float(rho),
         delta0=float(delta0),
+        stated_epsilon=math.inf if stated is None else stated.epsilon,
+        stated_delta=1.0 if stated is None else stated.delta,
         unpriced="; ".join(reasons),
     )
 

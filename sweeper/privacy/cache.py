@@ -21,7 +21,7 @@ VERSION = 1  # raised whenever any number computed here could change
 def cached(question: dict[str, Any], compute: Callable[[], Any]) -> Any:
     """The JSON value of `compute()`, from disk when this very question was answered before."""
     key = json.dumps({"version": VERSION, **question}, sort_keys=True, separators=(",", ":"))
-    folder = Path(os.environ.get("SWEEPER_HOME", ".sweeper")) / "cache" / "prices"
+    folder = Path(os.environ.get("SWEEPER_HOME") or ".sweeper") / "cache" / "prices"
     path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + ".json")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         stored = json.loads(path.read_text())

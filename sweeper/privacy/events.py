@@ -67,6 +67,16 @@ def event_from_dict(data: Mapping[str, Any]) -> Event:
     return cls(**{key: _event_value(value) for key, value in given.items()})
 
 
+def _only_events(field: str, values: object) -> None:
+    if not isinstance(values, (tuple, list)) or not all(isinstance(value, Event) for value in values):
+        raise FieldError(field, values, "must hold events")
+
+
+def _as_float(event: Event, field: str) -> None:
+    """One notation of a number: 1 and 1.0 (and -0.0 and 0.0) are one event, so they have one canonical form."""
+    object.__setattr__(event, field, float(getattr(event, field)) + 0.0)
+
+
 def _event_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         if "kind" not in value and "law" in value:  # an event of kind select-best has a `law` of its own
@@ -91,7 +101,8 @@ class Gaussian(Event):
     kind: ClassVar[str] = "gaussian"
 
     def __post_init__(self) -> None:
-        checks.non_negative(noise_multiplier=self.noise_multiplier)
+        checks.real(0.0, 1e9, noise_multiplier=self.noise_multiplier)
+        _as_float(self, "noise_multiplier")
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,8 @@ class DiscreteLaplace(Event):
     kind: ClassVar[str] = "discrete-laplace"
 
     def __post_init__(self) -> None:
-        checks.positive(epsilon=self.epsilon)
+        checks.real(0.0, 1000.0, open_low=True, epsilon=self.epsilon)
+        _as_float(self, "epsilon")
 
 
 @dataclass(frozen=True)
@@ -122,8 +134,10 @@ class PoissonSubsampled(Event):
 
     def __post_init__(self) -> None:
         checks.real(0.0, 1.0, sampling_probability=self.sampling_probability)
+        _as_float(self, "sampling_probability")
         if not isinstance(self.event, Gaussian):
-            raise FieldError("event", self.event.kind, "must be gaussian: nothing else can be subsampled yet")
+            kind = getattr(self.event, "kind", self.event)
+            raise FieldError("event", kind, "must be gaussian: nothing else can be subsampled yet")
 
 
 @dataclass(frozen=True)
@@ -135,7 +149,8 @@ class Repeated(Event):
     kind: ClassVar[str] = "repeated"
 
     def __post_init__(self) -> None:
-        checks.whole(0, count=self.count)
+        _only_events("event", (self.event,))
+        checks.whole(0, 1_000_000_000, count=self.count)
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,10 @@ class Composed(Event):
 
     events: tuple[Event, ...]
     kind: ClassVar[str] = "composed"
+
+    def __post_init__(self) -> None:
+        _only_events("events", self.events)
+        object.__setattr__(self, "events", tuple(self.events))
 
 
 @dataclass(frozen=True)
@@ -158,6 +177,8 @@ class Disjoint(Event):
     kind: ClassVar[str] = "disjoint"
 
     def __post_init__(self) -> None:
+        _only_events("parts", self.parts)
+        object.__setattr__(self, "parts", tuple(self.parts))
         if not self.parts:
             raise FieldError("parts", [], "must name at least one event")
 
@@ -172,6 +193,11 @@ class SelectBest(Event):
     trial: Event
     law: Any  # a RunCountLaw of sweeper.privacy.laws
     kind: ClassVar[str] = "select-best"
+
+    def __post_init__(self) -> None:
+        _only_events("trial", (self.trial,))
+        if not hasattr(self.law, "slope"):
+            raise FieldError("law", self.law, "must be a law of the number of runs")
 
 
 NOTHING = Composed(())

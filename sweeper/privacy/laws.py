@@ -38,6 +38,7 @@ class TruncatedNegativeBinomial:
         checks.real(1.0, 1e6, open_low=True, mean_trials=self.mean)
         if self.max_trials is not None:
             checks.whole(1, 100_000, max_trials=self.max_trials)
+        self._check_first()
 
     def to_dict(self) -> dict[str, Any]:
         return {"law": "tnb", "eta": float(self.eta), "mean": float(self.mean), "max_trials": self.max_trials}
@@ -60,16 +61,18 @@ class TruncatedNegativeBinomial:
             return odds / -log_gamma
         return self.eta * odds / -math.expm1(self.eta * log_gamma)
 
+    def _check_first(self) -> None:
+        if -self.eta * math.log(self.gamma) > 700:
+            raise FieldError(
+                "eta", self.eta, f"with mean_trials {self.mean:g} gives a law too concentrated to compute", "Lower eta."
+            )
+
     @cached_property
     def first(self) -> float:
         """P[K = 1] before conditioning."""
         log_gamma = math.log(self.gamma)
         if self.eta * -log_gamma < 1e-12:
             return (1 - self.gamma) / -log_gamma
-        if -self.eta * log_gamma > 700:
-            raise FieldError(
-                "eta", self.eta, f"with mean_trials {self.mean:g} gives a law too concentrated to compute", "Lower eta."
-            )
         return self.eta * (1 - self.gamma) / math.expm1(-self.eta * log_gamma)
 
     def masses(self) -> Iterator[float]:
@@ -131,13 +134,16 @@ class TruncatedNegativeBinomial:
         return 1.0 - math.expm1(-self.eta * math.log(odds)) / math.expm1(-self.eta * log_gamma)
 
     def draw(self, uniforms: Iterator[float]) -> int:
-        """K by inversion of one uniform in [0, 1). The 53 bits of the uniform bound what the tail can lose: 2^-53."""
+        """K by inversion of one uniform in [0, 1). The 53 bits of the uniform bound what the tail can lose: 2^-53.
+
+        The walk ends where the masses, past their peak, leave less than that (a law of large eta also begins with tiny ones).
+        """
         uniform, total = next(uniforms), 0.0
         masses = iter(self.table) if self.max_trials is not None else self.masses()
         k = 0
         for k, mass in enumerate(masses, 1):
             total += mass
-            if uniform < total or mass < 1e-18 * (1 - self.gamma):
+            if uniform < total or (total > 0.5 and mass < 1e-18 * self.gamma):
                 return k
         return k
 
@@ -162,6 +168,14 @@ def run_count_law(law: str, *, eta: float | None = None, mean: float, max_trials
 
 
 def law_from_dict(data: Mapping[str, Any]) -> RunCountLaw:
-    """The law written by `to_dict`."""
+    """The law written by `to_dict`.
+
+    Raises:
+      FieldError: another law, an unknown or missing field, or a value that breaks a rule.
+    """
+    known = ("law", "eta", "mean", "max_trials")
+    for key in (*known, *data):
+        if key not in known or key not in data:
+            raise FieldError(str(key), checks.MISSING, "is missing in a law" if key in known else "is not a field of a law")
     checks.one_of(("tnb",), law=data["law"])
     return TruncatedNegativeBinomial(eta=data["eta"], mean=data["mean"], max_trials=data["max_trials"])

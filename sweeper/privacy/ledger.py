@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,7 +122,7 @@ class Ledger:
             prices, beforehand = {}, account.fixed_beforehand
             if old and account.charges and old.delta != new.delta:
                 for charge in account.charges:
-                    again = price(event_from_dict(charge.event), _guarantee(charge.guarantee), new, self._accountant())
+                    again = price(event_from_dict(charge.event), _guarantee(charge), new, self._accountant())
                     prices[charge.id] = again.to_dict()
                 beforehand = fixed_beforehand(account.events(), new.delta, self._accountant())
             body = new.to_dict() | {"who": who, "prices": prices, "fixed_beforehand": beforehand}
@@ -232,10 +231,11 @@ class Ledger:
             raise FieldError("reason", reason, "must say why this is not what was reserved")
         others = [charge.event for charge in account.charges if charge.id != held.id]
         if event == NOTHING:
-            cost, kept = Price(epsilon=0.0, rho=0.0, delta0=0.0), others
+            cost, kept = Price(epsilon=0.0, rho=0.0, delta0=0.0, stated_epsilon=0.0, stated_delta=0.0), others
         else:
-            cost, kept = price(event, None, budget, self._accountant()), [*others, event.to_dict()]
-            if cost.epsilon > held.price.epsilon or cost.rho > held.price.rho or cost.delta0 > held.price.delta0:
+            stated = _cheaper(held, event, self._accountant())
+            cost, kept = price(event, stated, budget, self._accountant()), [*others, event.to_dict()]
+            if not cost.within(held.price):
                 raise RequestError(f'sweep "{held.sweep}" cannot be committed as an event that costs more than reserved')
         beforehand = fixed_beforehand(kept, budget.delta, self._accountant())
         return {"event": event.to_dict(), "price": cost.to_dict(), "fixed_beforehand": beforehand}
@@ -290,5 +290,16 @@ def _check_relation(account: Account, guarantee: Guarantee) -> None:
             )
 
 
-def _guarantee(stored: Mapping[str, Any]) -> Guarantee:
-    return Guarantee(**dict(stored) | {"epsilon": math.inf if stored["epsilon"] is None else stored["epsilon"]})
+def _cheaper(held: Reservation, event: Event, accountant: Accountant) -> Guarantee:
+    """What a sweep that released less than it reserved can state, at the delta that it stated."""
+    stated = _guarantee(held)
+    try:
+        epsilon = accountant.epsilon(event, stated.delta)
+    except Exception:  # nothing was ever stated about this event: infinite is dearer than whatever was reserved
+        epsilon = math.inf
+    return replace(stated, epsilon=epsilon)
+
+
+def _guarantee(charge: Reservation) -> Guarantee:
+    """What is stated about the event charged: with another epsilon than the plan's if that event was cheaper or the plan wrong."""
+    return Guarantee(**dict(charge.guarantee) | {"epsilon": charge.price.stated_epsilon})

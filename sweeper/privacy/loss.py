@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 TAIL = 1e-15  # mass that one composition may move to infinity to keep arrays short
-ABOVE = 60.0  # losses beyond this many nats above an epsilon act like infinity in float64
+DIRECT = 200_000_000  # products up to which a convolution is summed directly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class LossPmf:
 
     @cached_property
     def losses(self) -> Floats:
-        return (self.lowest + np.arange(len(self.mass))) * self.interval
+        return np.asarray((self.lowest + np.arange(len(self.mass))) * self.interval, dtype=np.float64)
 
     def delta(self, epsilon: float) -> float:
         """Hockey-stick divergence at epsilon, any real number."""
@@ -53,6 +53,9 @@ class LossPmf:
             return math.inf
         if self.delta(0.0) <= delta:
             return 0.0
+        if self.losses[0] > 0 and self.delta(float(self.losses[0])) <= delta:  # the root lies below all losses
+            scaled = float(np.sum(self.mass * np.exp(-self.losses)))
+            return max(0.0, math.log((self.infinity + float(np.sum(self.mass)) - delta) / scaled))
         low, high = 0, len(self.mass) - 1  # bisection over grid losses, then the exact root inside one cell
         while high - low > 1:
             middle = (low + high) // 2
@@ -70,11 +73,9 @@ class LossPmf:
 
     def compose(self, other: LossPmf) -> LossPmf:
         """Both mechanisms on the same records."""
-        from scipy.signal import fftconvolve
-
         assert self.interval == other.interval
-        mass = np.maximum(fftconvolve(self.mass, other.mass), 0.0)
-        infinity = self.infinity + other.infinity - self.infinity * other.infinity
+        mass, error = convolved(self.mass, other.mass)
+        infinity = self.infinity + other.infinity - self.infinity * other.infinity + error
         return normalised(self.interval, self.lowest + other.lowest, mass, infinity)
 
     def self_compose(self, count: int) -> LossPmf:
@@ -93,6 +94,20 @@ class LossPmf:
         top = float(powers.max())
         rho = (top + math.log(float(np.sum(np.exp(powers - top))))) / (order - 1)
         return max(rho, 0.0), self.infinity + dropped
+
+
+def convolved(a: Floats, b: Floats) -> tuple[Floats, float]:
+    """(mass, error): the convolution of two measures, and a mass to move to infinity for what rounding may have taken away.
+
+    Directly while that is quick: sums of products are off by parts in 1e13 of every cell. By FFT otherwise: its noise is spread
+    over all cells, and once the negative half of it is cut the total shows how much there is.
+    """
+    if len(a) * len(b) <= DIRECT:
+        return np.convolve(a, b), 0.0
+    from scipy.signal import fftconvolve
+
+    mass = np.maximum(fftconvolve(a, b), 0.0)
+    return mass, abs(float(np.sum(mass)) - float(np.sum(a)) * float(np.sum(b)))
 
 
 def normalised(interval: float, lowest: int, mass: Floats, infinity: float) -> LossPmf:

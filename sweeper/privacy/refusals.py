@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 from sweeper.checks import RequestError
 from sweeper.privacy.account import RESERVED, Account
-from sweeper.privacy.budget import APPROXIMATE_SHARE, Budget, Price
+from sweeper.privacy.budget import ADDITION_SHARE, APPROXIMATE_SHARE, Budget, Price, total
 from sweeper.privacy.guarantee import Guarantee
 
 
@@ -36,7 +38,7 @@ def no_budget(data_set: str, guarantee: Guarantee | None) -> RequestError:
 
 def over_budget(account: Account, budget: Budget, asked: Price) -> OverBudget:
     spent, together = account.total(), account.total(asked)
-    deltas = math.fsum(c.price.delta0 for c in account.charges) + asked.delta0
+    prices = [*(charge.price for charge in account.charges), asked]
     text = (
         f'over budget: "{budget.data_set}" has epsilon {budget.epsilon:g} at delta {budget.delta:.0e}, spent {spent:.2f}, '
         f"left {max(0.0, budget.epsilon - spent):.2f}; this sweep asks {asked.epsilon:.2f}, which makes {together:.2f}"
@@ -48,17 +50,32 @@ def over_budget(account: Account, budget: Budget, asked: Price) -> OverBudget:
     if math.isfinite(together):
         text += ". Use a smaller privacy.epsilon, or raise the budget: "
         text += f"{command} --epsilon {math.ceil(together)} --delta {budget.delta:.0e}"
-    elif account.charges and deltas > APPROXIMATE_SHARE * budget.delta:
-        text += (
-            f". The deltas add up to {deltas:.1e}, more than a tenth of the budget's. Use a smaller privacy.delta, or raise it: "
-        )
-        text += f"{command} --epsilon {budget.epsilon:g} --delta {_round_up(deltas / APPROXIMATE_SHARE):.0e}"
+    elif (larger := _larger(prices, budget)) is not None:
+        deltas = math.fsum(p.stated_delta for p in prices)
+        text += f". The sweeps' deltas add up to {deltas:.1e}, and half of the budget's is kept for them. "
+        text += "Use a smaller privacy.delta, or raise the budget: "
+        text += f"{command} --epsilon {larger.epsilon:g} --delta {larger.delta:.0e}"
     else:
         text += ". A sweep whose price is infinite fits no budget: give it more noise, or a smaller privacy.delta than the budget's"
     return OverBudget(text, budget, spent, asked.epsilon, together)
 
 
+def _larger(prices: Sequence[Price], budget: Budget) -> Budget | None:
+    """The budget with the smallest delta, to one digit, at which one of the two filters has room; None where none has."""
+    added = math.fsum(p.stated_delta for p in prices) / ADDITION_SHARE
+    approximate = math.fsum(p.delta0 for p in prices) / APPROXIMATE_SHARE
+    for delta in sorted(map(_round_up, (added, approximate))):
+        if budget.delta < delta < 1:
+            larger = replace(budget, delta=delta)
+            epsilon = total(prices, larger)
+            if math.isfinite(epsilon):
+                return replace(larger, epsilon=max(budget.epsilon, math.ceil(epsilon)))
+    return None
+
+
 def _round_up(value: float) -> float:
     """The next number with one significant digit."""
+    if not 0 < value < math.inf:
+        return value
     power = 10.0 ** math.floor(math.log10(value))
-    return math.ceil(value / power - 1e-9) * power
+    return math.ceil(value / power - 1e-12) * power

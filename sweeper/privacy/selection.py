@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from sweeper.privacy.laws import RunCountLaw
-from sweeper.privacy.loss import Floats, LossPmf, PrivacyLoss, from_points, normalised
+from sweeper.privacy.loss import Floats, LossPmf, PrivacyLoss, convolved, from_points, normalised
 
+HALVINGS = 40
 RESOLUTION = 1e-2  # log ratio of h between two nodes; its square over 4 bounds what rounding adds to epsilon, in nats
 
 
@@ -38,16 +39,16 @@ def _selected(pmf: LossPmf, law: RunCountLaw) -> LossPmf:
     p_i w_k tau_k at loss l_i + log tau_k, a convolution of the trial's losses with those of the law. Its total mass is
     h(0) = E[K]; what passes 1 is cut from the lowest losses (`trimmed` says why that stays a bound).
     """
-    from scipy.signal import fftconvolve
-
+    if len(pmf.mass) == 1 and pmf.lowest == 0 and pmf.infinity == 0.0:
+        return pmf  # a trial that tells nothing
     intercepts, slopes = _hull(*_lines(pmf, law))
     weights = slopes[:-1] - slopes[1:]  # slopes fall along the hull, from the line that is highest at t = 0 to the flattest
     gains = intercepts[:-1] - intercepts[1:]  # w_k tau_k
     floor = float(intercepts[-1])  # above 0 only for a law that can never run once: its last line never reaches zero
     boost = from_points(pmf.interval, np.log(gains / weights), gains, 0.0)
-    mass = np.maximum(fftconvolve(pmf.mass, boost.mass), 0.0)
+    mass, error = convolved(pmf.mass, boost.mass)
     mean = float(law.slope(np.zeros(1))[0])
-    infinity = mean * pmf.infinity + floor
+    infinity = mean * pmf.infinity + floor + error
     return normalised(pmf.interval, pmf.lowest + boost.lowest, mass, min(infinity, 1.0))
 
 
@@ -65,15 +66,21 @@ def _lines(pmf: LossPmf, law: RunCountLaw) -> tuple[Floats, Floats]:
     bare = max(0.0, 1.0 - float(q_sum[-1]))
     a_ends = np.concatenate([[0.0], np.minimum(np.cumsum(p), 1.0), [1.0]])  # the last stretch is the mass at infinity
     b_ends = np.concatenate([[bare], np.minimum(bare + q_sum, 1.0), [1.0]])
-    tiny = 1e-300
-    logs = [np.log(np.maximum(law.slope(ends), tiny)) for ends in (a_ends, b_ends)]
-    fall = sum(log[:-1] - log[1:] for log in logs)
+    fall = _falls(law.slope(a_ends), law.slope(b_ends))
     pieces = np.clip(np.ceil(fall / RESOLUTION), 1, 5_000).astype(np.int64)
     owner = np.repeat(np.arange(len(pieces)), pieces)
     share = (np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)) / pieces[owner]
     a = np.append(a_ends[owner] + share * np.diff(a_ends)[owner], 1.0)
     b = np.append(b_ends[owner] + share * np.diff(b_ends)[owner], 1.0)
-    h_a, h_b, bend = law.slope(a), law.slope(b), law.bend(b)
+    h_a, h_b = law.slope(a), law.slope(b)
+    for _ in range(HALVINGS):  # even pieces are too wide at the steep end of a stretch that holds much mass, if E[K] is large
+        steep = np.flatnonzero(_falls(h_a, h_b) > 4 * RESOLUTION)
+        if not len(steep):
+            break
+        a_new, b_new = (0.5 * (ends[steep] + ends[steep + 1]) for ends in (a, b))
+        a, b = np.insert(a, steep + 1, a_new), np.insert(b, steep + 1, b_new)
+        h_a, h_b = np.insert(h_a, steep + 1, law.slope(a_new)), np.insert(h_b, steep + 1, law.slope(b_new))
+    bend = law.bend(b)
     drop = bend[1:] - bend[:-1]
     safe = np.where(drop > 0, drop, 1.0)
     meet = np.where(drop > 0, (h_b[:-1] - h_b[1:] + bend[1:] * b[1:] - bend[:-1] * b[:-1]) / safe, b[:-1])
@@ -83,6 +90,12 @@ def _lines(pmf: LossPmf, law: RunCountLaw) -> tuple[Floats, Floats]:
     part = np.where(width > 0, (meet - b[:-1]) / np.where(width > 0, width, 1.0), 0.0)
     upper = h_a[:-1] + part * (h_a[1:] - h_a[:-1])
     return np.concatenate([h_a, upper]), np.maximum(np.concatenate([h_b, lower]), 0.0)
+
+
+def _falls(h_a: Floats, h_b: Floats) -> Floats:
+    """How far h(a) and h(b) together fall in log from each node to the next."""
+    logs = np.log(np.maximum(h_a, 1e-300)) + np.log(np.maximum(h_b, 1e-300))
+    return np.asarray(logs[:-1] - logs[1:], dtype=np.float64)
 
 
 def _hull(intercepts: Floats, slopes: Floats) -> tuple[Floats, Floats]:

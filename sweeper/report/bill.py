@@ -15,8 +15,8 @@ def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: s
     openness = ", data public" if plan["public"] else ""
     lines = [
         f"{plan['name']} · {spec['model']['kind']} on {spec['data']['source']} (n = {plan['train_rows']:,} train / "
-        f"{plan['holdout_rows']:,} hold-out, stated by {plan['n_stated_by']}{openness}) · {trainer['kind']}, {plan['steps']:,} steps "
-        f"of {plan['batch_size']}{average}",
+        f"{plan['holdout_rows']:,} hold-out, stated by {plan['n_stated_by']}{openness}) · {trainer['kind']}, "
+        f"{plan['steps']:,} steps of {plan['batch_size']}{average}",
         "",
         "  dimension          values                     paid as",
     ]
@@ -24,8 +24,8 @@ def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: s
         lines.append(f"  {row['name']:<17}  {row['values']:<25}  {row['paid_as']}")
     lines += [f"  {'runs':<17}  {_runs(plan):<25}  {_runs_note(plan)}", ""]
     lines += [
-        f"  sampling probability q = {sig(plan['sampling_probability'], 4)} · noise multiplier sigma = {sig(plan['noise_multiplier'], 5)}"
-        f" ({'calibrated' if plan['calibrated'] else 'given'}) · relation zero-out, unit record",
+        f"  sampling probability q = {sig(plan['sampling_probability'], 4)} · noise multiplier sigma = "
+        f"{sig(plan['noise_multiplier'], 5)} ({'calibrated' if plan['calibrated'] else 'given'}) · relation zero-out, unit record",
         "",
     ]
     width = 42

@@ -72,7 +72,7 @@ def spec_to_dict(spec: SweepSpec) -> dict[str, Any]:
 
 
 def fingerprint(spec: SweepSpec) -> str:
-    """SHA-256 of the spec's canonical form: the same whatever the order of keys, the notation of numbers or the defaults left out."""
+    """SHA-256 of the canonical form: the same whatever the order of keys, the notation of numbers, or defaults left out."""
     canonical = json.dumps(spec_to_dict(spec), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -141,14 +141,7 @@ def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
             raise FieldError(key, checks.MISSING, f"is not a field of {family} policy {cls.kind}{checks.suggestion(key, names)}")
     settings = {}
     for key, value in mapping.items():
-        wanted = _hints(cls)[key]
-        settings[key] = (
-            _inside(key, lambda v=value, w=wanted: _domain(v, w), flat=True)
-            if isinstance(value, Mapping)
-            else _value(  # type: ignore[misc]
-                key, value, wanted
-            )
-        )
+        settings[key] = _setting(key, value, _hints(cls)[key])
     if own:
         if cls.searched in settings:
             raise FieldError(cls.searched, mapping[cls.searched], f"and {next(iter(own))} are both given: they set the same thing")
@@ -163,6 +156,13 @@ def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
                 f"Give {'value: or range:' if key == cls.searched else 'it a value'}, as in {cls.example}.",
             )
     return PolicySpace(policy=cls, settings=settings)
+
+
+def _setting(key: str, value: Any, wanted: Any) -> Any:
+    """A field of a policy: a plain value, or a mapping that says what to search."""
+    if not isinstance(value, Mapping):
+        return _value(key, value, wanted)
+    return _inside(key, lambda: _domain(value, wanted), flat=True)
 
 
 def _domain(own: Mapping[str, Any], wanted: Any) -> Any:

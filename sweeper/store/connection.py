@@ -159,7 +159,7 @@ def _filled(database: Path) -> bool:
 def _create(database: Path, artifacts: str) -> None:
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    SqlAlchemyStore(sqlite_uri(database), artifacts).engine.dispose()
+    SqlAlchemyStore(sqlite_uri(database), artifacts).engine.dispose()  # type: ignore[no-untyped-call]
 
 
 def _pages(fetch: Any) -> Iterator[Any]:

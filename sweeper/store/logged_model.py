@@ -17,6 +17,7 @@ from sweeper.store.connection import Connection, hushed
 from sweeper.store.release import Release, ReleasedTrial
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import Run
     from torch import nn
 
@@ -38,7 +39,7 @@ def log_model(connection: Connection, run: Run, release: Release, trial: Release
     return str(model.model_id)
 
 
-def _create(client, run: Run, release: Release, trial: ReleasedTrial) -> LoggedModel:  # type: ignore[no-untyped-def]
+def _create(client: MlflowClient, run: Run, release: Release, trial: ReleasedTrial) -> LoggedModel:
     return client.create_logged_model(
         run.info.experiment_id,
         name=re.sub(r"[^A-Za-z0-9_\-]", "_", release.sweep),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +93,8 @@ class Store:
 
     def reconcile(self) -> int:
         """End the runs of ours that a killed publication left open; how many. Publishing again completes them."""
+        if self.connection.empty:
+            return 0
         with self.connection.home.lock("publish"), self.connection.reported():
             experiments = list(self.connection.sweeps().values())
             wanted = f"attributes.status = '{RUNNING}'"
@@ -198,13 +200,12 @@ class Store:
         tags: Mapping[str, str],
         model: str | None = None,
     ) -> None:
-        """One log_batch, or as many as MLflow's limits ask for. What is no finite number is left out: it would rank best."""
+        """One log_batch; the client splits it at MLflow's limits. What is no finite number is left out: it would rank best."""
         when, run_id = _milliseconds(at), run.info.run_id
         kept = [Metric(k, float(v), when, 0, model_id=model, run_id=run_id) for k, v in metrics.items() if schema.finite(v)]
         pairs = [Param(k, schema.cut(v, schema.PARAM_LIMIT)) for k, v in params.items()]
         marks = [RunTag(k, schema.cut(v, schema.TAG_LIMIT)) for k, v in tags.items()]
-        for part in _batches(kept, pairs, marks):
-            self.connection.client.log_batch(run_id, metrics=part[0], params=part[1], tags=part[2], synchronous=True)
+        self.connection.client.log_batch(run_id, kept, pairs, marks, synchronous=True)
 
     def _analyze(self) -> None:
         database = self.connection.home.mlflow_database
@@ -218,7 +219,7 @@ def _bill(protocol: str, public: bool, guarantee: Mapping[str, Any]) -> dict[str
     return {
         schema.PROTOCOL: protocol,
         schema.PUBLIC: _word(public),
-        schema.EPSILON_TEXT: repr(float(epsilon)) if schema.finite(epsilon) else "infinite",
+        schema.EPSILON_TEXT: repr(float(epsilon)) if epsilon is not None and schema.finite(epsilon) else "infinite",
         schema.DELTA_TEXT: repr(float(guarantee["delta"])),
     }
 
@@ -239,22 +240,6 @@ def _trial_tags(trial: ReleasedTrial, parent: str, position: int) -> dict[str, s
         schema.SETTINGS: tag_text(schema.to_json(trial.settings), schema.SETTINGS_FILE),
     }
     return tags if trial.score is not None else tags | {schema.DIVERGED: _word(True)}
-
-
-def _batches(metrics: list[Metric], params: list[Param], tags: list[RunTag]) -> Iterator[tuple[list, list, list]]:
-    """MLflow's limits of one call: 100 parameters, 100 tags, 1,000 entities in all, 1 MB of JSON."""
-    limits, room = (800, 100, 100), 900_000
-    part: tuple[list, list, list] = ([], [], [])
-    size = 0
-    for place, items in enumerate((metrics, params, tags)):
-        for item in items:
-            weight = 200 + 6 * len(str(item.value)) + len(item.key)  # JSON may write six letters for one
-            if len(part[place]) == limits[place] or size + weight > room:
-                yield part
-                part, size = ([], [], []), 0
-            part[place].append(item)
-            size += weight
-    yield part
 
 
 def _milliseconds(seconds: float) -> int:

@@ -12,6 +12,7 @@ from sweeper import checks
 from sweeper.checks import RequestError
 from sweeper.store import schema
 from sweeper.store.home import Home
+from sweeper.store.release import WINNERS_ONLY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
 
     from sweeper.store.connection import Connection
 
-OWN = ("id", "score", "metric", "score_noise", "is_best", "clip_policy", "step_policy", "trainer", "protocol", "public")
+OWN: tuple[str, ...] = (
+    "id",
+    "score",
+    "metric",
+    "score_noise",
+    "is_best",
+    "clip_policy",
+    "step_policy",
+    "trainer",
+    "protocol",
+    "public",
+)
 OWN += ("epsilon", "delta", "submission", "released_at", "position", "model_uri")
 GROUPS: Mapping[str, str] = {"clip": "clip_policy", "step": "step_policy", "trainer": "trainer", "protocol": "protocol"}
 
@@ -48,7 +60,7 @@ class Best:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: an infinite epsilon becomes null."""
-        return schema.plain(asdict(self))
+        return dict(schema.plain(asdict(self)))
 
 
 def trials(sweep: str, home: Home | None = None) -> pd.DataFrame:
@@ -153,16 +165,15 @@ def compare_note(sweep: str, home: Home | None = None) -> str:
     connection = _connection(home)
     with connection.reported():
         parents, _ = _released(connection, sweep)
-    sealed = [
-        p for p in parents.values() if p.data.tags[schema.PROTOCOL] == "select-best" and p.data.tags[schema.PUBLIC] == "false"
-    ]
+    private = [parent for parent in parents.values() if parent.data.tags[schema.PUBLIC] == "false"]
+    sealed = [parent for parent in private if parent.data.tags[schema.PROTOCOL] in WINNERS_ONLY]
     if not sealed:
         return ""
     latest = max(sealed, key=_age)
     unsealed = latest.data.metrics.get(schema.UNSEAL_EPSILON)
     price = f"for epsilon {unsealed:.2f} instead of {_epsilon(latest.data.tags):.2f}" if unsealed is not None else "for a new price"
     return (
-        "select-best paid for one winner per submission: only winners are public, so a table of them compares little.\n"
+        f"{latest.data.tags[schema.PROTOCOL]} paid for winners only: every other trial is sealed, so this table compares little.\n"
         f"`sweeper unseal {sweep}` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
         "`arms:` in the sweep's file runs one selection per policy and publishes one winner of each."
     )

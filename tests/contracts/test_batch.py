@@ -164,8 +164,9 @@ def test_a_record_that_is_not_finite_contributes_zero_and_is_counted(build, kind
     assert problem.nonfinite == 1
     problem.batch(np.arange(5, 30)).sum(params_P, CLIP.factors)
     assert problem.nonfinite == 1  # only when drawn
-    problem.batch(np.array([4])).sum(params_P, lambda squares_BL: torch.ones(len(squares_BL)))  # whatever the policy says
-    assert problem.nonfinite == 2
+    for careless in (lambda squares_BL: torch.ones(len(squares_BL)), lambda squares_BL: squares_BL.sum(dim=1)):
+        assert not problem.batch(np.array([4])).sum(params_P, careless).any()  # whatever the policy says, NaN included
+    assert problem.nonfinite == 3
 
 
 @every_problem

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,44 +18,59 @@ import pytest
 from sweeper.store.home import Home
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema_file: bytes) -> Home:
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A directory in memory where there is one: MLflow commits seven times a run, and on a busy disk that takes minutes."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as place:
+        yield Path(place)
+
+
+def filled(path: Path, schema_file: bytes) -> Home:
     """A home with a fresh SQLite store. The schema is a copy of one that `prepare` made: making it takes a second each time."""
+    home = Home(path).ensure()
+    assert home.mlflow_database is not None
+    home.mlflow_database.write_bytes(schema_file)
+    return home
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, schema_file: bytes) -> Iterator[Home]:
     monkeypatch.delenv("SWEEPER_MLFLOW_URI", raising=False)
-    place = Home(tmp_path / "home").ensure()
-    assert place.mlflow_database is not None
-    place.mlflow_database.write_bytes(schema_file)
-    return place
+    with in_memory() as place:
+        yield filled(place / "home", schema_file)
 
 
 @pytest.fixture(scope="session")
 def schema_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     from sweeper.store.mlflow import Store
 
-    place = Home(tmp_path_factory.mktemp("schema"))
-    Store(place).prepare()
-    assert place.mlflow_database is not None
-    return place.mlflow_database.read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SWEEPER_MLFLOW_URI", raising=False)
+        home = Home(tmp_path_factory.mktemp("schema"))
+        Store(home).prepare()
+        assert home.mlflow_database is not None
+        return home.mlflow_database.read_bytes()
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(tmp_path_factory: pytest.TempPathFactory, schema_file: bytes) -> Iterator[str]:
     """The address of `mlflow server`, started the way `sweeper ui` starts it."""
+    with in_memory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SWEEPER_MLFLOW_URI", raising=False)
+        yield from serve(filled(place, schema_file), tmp_path_factory.mktemp("server"))
+
+
+def serve(home: Home, place: Path) -> Iterator[str]:
     from sweeper.store.mlflow import Store
 
-    store = Store(Home(tmp_path_factory.mktemp("server")))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("log") / "server.txt"
+    command, environment = Store(home).ui_command(port), os.environ | Store(home).ui_environment()
+    log = place / "server.txt"
     with log.open("w") as output:
-        process = subprocess.Popen(
-            store.ui_command(port),
-            env=os.environ | store.ui_environment(),
-            cwd=log.parent,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        process = subprocess.Popen(command, env=environment, cwd=place, stdout=output, stderr=subprocess.STDOUT)
         try:
             wait_until(lambda: answers(f"http://127.0.0.1:{port}/health") or process.poll() is not None, seconds=90)
             assert process.poll() is None, log.read_text()

@@ -223,23 +223,26 @@ def test_a_failure_at_any_call_leaves_nothing_wrong_once_published_again(any_hom
     expected = state(any_home, clean)
     assert set(expected) == {"sub-1", "w1", "l1", "model w1"}
     assert {run[5] for name, run in expected.items() if name != "model w1"} == {("FINISHED", MILLISECONDS, MILLISECONDS)}
-    failures = []
-    for n in range(1, 200):
+    failed = set()
+    every = 1 if any_home.mlflow_database else 5  # the logic is the same; over HTTP some of the calls will do
+    for n in range(1, 200, every):
         sweep, store = fresh_name(), Store(any_home)
         store.connection.client = Failing(store.connection.client, n, after)
         try:
             store.publish(wanted(sweep))
             break
         except Failing.Killed as killed:
-            failures.append(str(killed))
+            failed.add(str(killed))
         again = Store(any_home)
         if n % 2:
             again.reconcile()  # publishing again works with and without
         again.publish(wanted(sweep))
-        assert state(any_home, sweep) == expected, f"after a failure at call {n}, {failures[-1]}"
+        assert state(any_home, sweep) == expected, f"after a failure at call {n}, {failed}"
+    assert n > 20
+    if every == 1:
         again.publish(wanted(sweep))
         assert state(any_home, sweep) == expected
-    assert {"create_run", "log_batch", "log_artifacts", "create_logged_model", "log_outputs", "set_terminated"} <= set(failures)
+        assert {"create_run", "log_batch", "log_artifacts", "create_logged_model", "log_outputs", "set_terminated"} <= failed
 
 
 def test_kill_9_in_the_middle_frees_the_lock_and_reconcile_ends_what_was_open(home):
@@ -302,7 +305,7 @@ def test_odd_names_long_texts_and_many_parameters(any_home):
     settings = {f"s{i}": i for i in range(230)} | {"weird(=name)": 0.5, "flag": True, "text": "ü" * 7000}
     odd = trial(settings=settings, metric="acc(top=5)", tags={"arm(1)": "x" * 9000})
     long = release(
-        odd, sweep=sweep, spec={"note": "y" * 7000} | {f"k{i}": "z" * 5000 for i in range(110)}, description_markdown="d" * 21_000
+        odd, sweep=sweep, spec={"note": "y" * 7000} | {f"k{i}": "ü" * 5000 for i in range(110)}, description_markdown="d" * 21_000
     )
     Store(any_home).publish(long)
     client, experiment, (parent,), (child,) = read(any_home, sweep)

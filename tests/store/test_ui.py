@@ -1,4 +1,4 @@
-"""`sweeper ui`: the server shows this store, with the files in it, and stays small."""
+"""`sweeper ui`: the server shows this store, with the files in it, on loopback only."""
 
 import json
 import urllib.parse
@@ -13,7 +13,7 @@ from sweeper.store.home import Home
 from sweeper.store.mlflow import Store
 
 
-def test_the_server_needs_two_processes_and_shows_what_was_published(server, home, monkeypatch):
+def test_the_server_shows_what_was_published_and_its_files(server, home, monkeypatch):
     monkeypatch.setenv("SWEEPER_MLFLOW_URI", server)
     parent = Store(home).publish(release(sweep="shown"))
     client = MlflowClient(tracking_uri=server)

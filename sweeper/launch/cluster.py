@@ -1,0 +1,106 @@
+"""The Ray that a sweep runs on: one of its own on this machine, or a cluster that is there already."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from sweeper.checks import RequestError
+from sweeper.launch.outcome import WorkFailed
+from sweeper.spec.sweep import Resources
+
+LONGEST = 40  # characters of a folder under which Ray's sockets (about 60 more) stay within the system's 107
+PREFIX = "swp"
+
+
+@contextlib.contextmanager
+def ray_for_one_sweep(link: Path) -> Iterator[None]:
+    """Ray for one sweep. Its session files lie in a closed folder that is removed at the end; `link` points there until then.
+
+    With Ray initialised, RAY_ADDRESS set, or inside a Ray job, the cluster that is there is used and left running.
+
+    Raises:
+      WorkFailed: Ray does not start, or the cluster does not answer.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    _remove(link)  # what a killed driver left
+    if ray.is_initialized():
+        yield
+        return
+    if os.environ.get("RAY_ADDRESS"):
+        try:
+            _init()
+            yield
+        finally:
+            ray.shutdown()
+        return
+    given = tempfile.gettempdir()
+    folder = tempfile.mkdtemp(prefix=PREFIX, dir=given if len(given) <= LONGEST else "/tmp")  # of mode 0700
+    try:
+        link.symlink_to(folder)
+        _init(num_cpus=os.cpu_count() or 1, include_dashboard=False, _temp_dir=folder)
+        yield
+    finally:
+        ray.shutdown()
+        _remove(link)
+
+
+def _init(**settings: object) -> None:
+    """Start or join Ray. It takes SIGTERM for itself, and would end this process with exit code 15: give it back."""
+    ours = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        lines = str(error).strip().splitlines() or ["no reason given"]
+        raise WorkFailed(f"Ray did not start: {type(error).__name__}: {lines[0][:200]}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, ours)
+
+
+def _remove(link: Path) -> None:
+    """The session folder behind a link, and the link. Only a folder of the kind made here is touched."""
+    if not link.is_symlink():
+        return
+    folder = link.readlink()
+    if folder.name.startswith(PREFIX) and folder.is_dir() and folder.stat().st_uid == os.getuid():
+        shutil.rmtree(folder, ignore_errors=True)
+    link.unlink()
+
+
+def room_for(resources: Resources) -> int:
+    """How many trials fit at once, at least 1.
+
+    Raises:
+      RequestError: no node can hold one; says what the largest has. (Ray would wait for ever, in silence.)
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    has = [(node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in nodes]
+    fits = sum(_times(resources, cpu, gpu) for cpu, gpu in has)
+    if fits < 1:
+        cpu, gpu = max(has, key=lambda node: (node[1], node[0])) if resources.gpu else max(has)
+        where = "this machine has" if len(has) == 1 else f"the largest of {len(has)} nodes has"
+        raise RequestError(
+            f"resources: a trial asks for {resources.cpu:g} CPU and {resources.gpu:g} GPU, and {where} "
+            f"{cpu:g} CPU and {gpu:g} GPU. Lower resources in the sweep, or add a larger node."
+        )
+    return min(fits, resources.max_concurrent) if resources.max_concurrent else fits
+
+
+def _times(resources: Resources, cpu: float, gpu: float) -> int:
+    """How many trials one node holds. Ray never splits a share of a GPU over two: 0.4 fits twice into each."""
+    fits = int(cpu / resources.cpu + 1e-9)
+    if 0 < resources.gpu < 1:
+        fits = min(fits, int(gpu) * int(1 / resources.gpu + 1e-9))
+    elif resources.gpu:
+        fits = min(fits, int(gpu / resources.gpu + 1e-9))
+    return fits

@@ -1,0 +1,42 @@
+"""The Vault's one writer while trials run. Loads neither torch nor Ray: it starts before the workers that need it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweeper.launch.candidate import trial_spec
+from sweeper.seeds import Streams
+from sweeper.spec.result import TrialResult
+from sweeper.spec.sweep import DataSpec, SweepSpec, TrialSpec
+from sweeper.store.vault import Vault
+from sweeper.store.vault_rows import FAILED, SETTLED
+
+
+class Keeper:
+    """An actor on the driver's node, with no CPU of its own. Workers reach the Vault through it alone."""
+
+    def __init__(self, root: str, sweep: str, spec: SweepSpec, noise_multiplier: float, data: DataSpec) -> None:
+        self._vault = Vault.open(Path(root), sweep)
+        self._spec, self._noise_multiplier, self._data = spec, noise_multiplier, data
+        self._settled = 0
+
+    def claim(self, index: int) -> tuple[TrialSpec, Streams] | None:
+        """The trial and its streams; None when the row is settled (its settlement outlived the worker that made it)."""
+        if self._vault.row(index).state in (SETTLED, FAILED):
+            return None
+        row = self._vault.claim(index)
+        trial = trial_spec(self._spec, self._noise_multiplier, index, row.candidate, self._data)
+        return trial, Streams(self._vault.secret(), index)
+
+    def settle(self, index: int, result: TrialResult | None, error: str, output: str) -> None:
+        """Record how a trial ended; the first record counts."""
+        if result is None:
+            first = self._vault.fail(index, error, output)
+        else:
+            sealed = {**result.sealed, "output": output}
+            first = self._vault.settle(index, TrialResult(released=result.released, sealed=sealed))
+        self._settled += first
+
+    def settled(self) -> int:
+        """How many trials this keeper saw settled."""
+        return self._settled
