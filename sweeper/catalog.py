@@ -99,7 +99,13 @@ def load_spec(path: str | Path) -> SweepSpec:
     try:
         return sweep_from_dict(data)
     except FieldError as error:
-        raise RequestError(f"{path}: {error}") from None
+        raise RequestError(f"{path}: {_line(str(error))}") from None
+
+
+def _line(text: str, limit: int = 500) -> str:
+    """A message that quotes a file, on one printable line: keys may hold line breaks, terminal escapes and worse."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def dump_spec(spec: SweepSpec) -> str:
@@ -137,9 +143,9 @@ def _read(path: Path) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise RequestError(f"{path}: {where}not valid YAML: {' '.join((error.problem or 'unreadable').split())}") from None
+        raise RequestError(f"{path}: {where}not valid YAML: {_line(error.problem or 'unreadable', 200)}") from None
     except (YAMLError, ValueError, RecursionError) as error:
-        raise RequestError(f"{path}: not valid YAML: {' '.join(str(error).split())[:200]}") from None
+        raise RequestError(f"{path}: not valid YAML: {_line(str(error), 200)}") from None
 
 
 def _has_alias(text: str) -> bool:

@@ -25,12 +25,15 @@ class FieldError(RequestError):
 
     def __str__(self) -> str:
         text = f"{self.field} = {show(self.value)} {self.rule}" if self.value is not MISSING else f"{self.field} {self.rule}"
-        return text + (f" {self.hint}" if text.endswith("?") else f". {self.hint}" if self.hint else "")
+        return text + (f"{' ' if text.endswith('?') else '. '}{self.hint}" if self.hint else "")
 
 
 class _Missing:
     def __repr__(self) -> str:
         return "nothing"
+
+    def __reduce__(self) -> str:
+        return "MISSING"  # an error that comes back from a worker must still know that it has no value to show
 
 
 MISSING = _Missing()  # stands for "no value to show" in a FieldError
@@ -38,7 +41,10 @@ MISSING = _Missing()  # stands for "no value to show" in a FieldError
 
 def show(value: object, limit: int = 60) -> str:
     """A value as the user wrote it, on one line and never long."""
-    text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    try:
+        text = f"{value:.6g}" if isinstance(value, float) else repr(value)
+    except ValueError:  # Python refuses to write whole numbers of more than 4,300 digits
+        text = "a number too long to write"
     text = " ".join(text.split())
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
@@ -51,7 +57,7 @@ def real(
         rule = _interval_rule(low, high, open_low, open_high)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise FieldError(field, value, f"must be a number{rule}")
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):  # a whole number may be too large for isfinite
             raise FieldError(field, value, f"must be a finite number{rule}")
         if value < low or value > high or (open_low and value == low) or (open_high and value == high):
             raise FieldError(field, value, f"must be{rule}")
@@ -103,7 +109,7 @@ def one_of(allowed: Iterable[str], /, **fields: Any) -> None:
 
 def suggestion(value: object, names: Iterable[str]) -> str:
     """`; did you mean X?` for the closest name, or nothing."""
-    close = difflib.get_close_matches(str(value), list(names), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(value if isinstance(value, str) else show(value), list(names), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -6,6 +6,8 @@ Exit codes: 0 done, 1 the work failed, 2 the request was wrong or over budget, 1
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import json
 import math
 import os
@@ -23,8 +25,10 @@ Command = Callable[[argparse.Namespace], int]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code. Errors are one line on stderr, never a traceback."""
     args = _parser().parse_args(argv)
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)  # the interpreter's last collections would walk all of torch and mlflow: 1 to 2 s
     try:
-        signal.signal(signal.SIGTERM, _interrupt)
         code: int = args.command(args)
         sys.stdout.flush()
         return code
@@ -43,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(f"unexpected {type(error).__name__}; details are in {_keep_traceback()} (curator only)", file=sys.stderr)
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt(*_: object) -> None:
@@ -66,15 +72,19 @@ def _one_line(text: str) -> str:
 
 def _keep_traceback() -> str:
     """A traceback may quote what a trial saw: it goes to a file of mode 0600, not to the terminal."""
+    import tempfile
     import traceback
 
     from sweeper.store.home import Home
 
-    path = Home().ensure().path / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        folder = str(Home().ensure().path)
+    except RequestError:  # a home that cannot be written may be what failed
+        folder = tempfile.gettempdir()
+    descriptor, path = tempfile.mkstemp(prefix=f"crash-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".log", dir=folder)
     with os.fdopen(descriptor, "w") as file:
         traceback.print_exc(file=file)
-    return str(path)
+    return path
 
 
 def _print_json(value: Any) -> None:
@@ -94,14 +104,19 @@ def _plan(args: argparse.Namespace) -> int:
         _print_json(plan.to_dict() | {"budget": budget})
     else:
         print(plan_text(plan.to_dict(), budget, args.file))
-    if budget is not None and budget["after"] > budget["epsilon"]:
-        name = budget["data_set"]
-        raise RequestError(
-            f"over budget: this sweep would bring {name} to epsilon {budget['after']:.2f} of {budget['epsilon']:.2f}. "
-            f"Use a smaller privacy.epsilon, or: sweeper ledger set-budget {name} --epsilon {math.ceil(budget['after'])} "
-            f"--delta {budget['delta']:.0e}"
-        )
+    if budget is not None and budget["over"]:
+        raise RequestError(_over(budget))
     return 0
+
+
+def _over(budget: dict[str, Any]) -> str:
+    name, after = budget["data_set"], budget["after"]
+    if after is None:
+        return f"over budget: this sweep would bring {name} to an infinite epsilon, which no budget allows. Give it more noise"
+    return (
+        f"over budget: this sweep would bring {name} to epsilon {after:.2f} of {budget['epsilon']:.2f}. Use a smaller "
+        f"privacy.epsilon, or: sweeper ledger set-budget {name} --epsilon {math.ceil(after)} --delta {budget['delta']:.0e}"
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -325,12 +340,27 @@ def _data_show(args: argparse.Namespace) -> int:
 
 
 def _ui(args: argparse.Namespace) -> int:
-    from sweeper import service
+    from sweeper import checks, service
 
+    checks.whole(1, 65535, port=args.port)
+    if not _free(args.port):
+        raise RequestError(f"port {args.port} is taken on this machine; try: sweeper ui --port {args.port % 65535 + 1}")
     command, settings = service.ui(args.port)
     print(f"MLflow on http://127.0.0.1:{args.port}  (Ctrl-C ends it)", flush=True)
     os.execve(command[0], command, {**os.environ, **settings})
     return 0
+
+
+def _free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _named(args: argparse.Namespace) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper import catalog, seeds
-from sweeper import plan as planning
+from sweeper import catalog, planning, seeds
 from sweeper.checks import FieldError, RequestError
 from sweeper.launch.outcome import Finished, Say, silent
-from sweeper.plan import Plan
+from sweeper.planning import Plan
 from sweeper.privacy.ledger import Ledger, Standing
 from sweeper.spec.sweep import SweepSpec
 from sweeper.store.home import Home
@@ -39,7 +39,10 @@ def plan(spec: SweepSpec | Mapping[str, Any] | str | Path) -> Plan:
 
 
 def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
-    """The budget a plan would draw on: data_set, epsilon, delta, spent, after. None when none is set or nothing is charged."""
+    """The budget a plan would draw on: data_set, epsilon, delta, spent, after, over. None when none is set or nothing is charged.
+
+    spent and after are None where they are infinite.
+    """
     if plan.spec.data.public:
         return None
     home = home or Home()
@@ -49,9 +52,15 @@ def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
     budget = ledger.budget(name)
     if budget is None:
         return None
-    spent = ledger.spent(name)
-    after = ledger.after(name, plan.event, plan.guarantee)
-    return {"data_set": name, "epsilon": budget.epsilon, "delta": budget.delta, "spent": spent.epsilon, "after": after.epsilon}
+    spent, after = ledger.spent(name).epsilon, ledger.after(name, plan.event, plan.guarantee).epsilon
+    return {
+        "data_set": name,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "spent": spent if math.isfinite(spent) else None,
+        "after": after if math.isfinite(after) else None,
+        "over": not after <= budget.epsilon,
+    }
 
 
 def run(

@@ -27,6 +27,7 @@ class FixedClip:
     clip_norm: float
     kind: ClassVar[str] = "fixed"
     searched: ClassVar[str] = "clip_norm"
+    example: ClassVar[str] = "{policy: fixed, range: [0.05, 2.0], scale: log}"
 
     def __post_init__(self) -> None:
         checks.positive(clip_norm=self.clip_norm)

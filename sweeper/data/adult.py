@@ -93,6 +93,7 @@ class Adult:
     """Adult (UCI): 32,561 census records, 14 columns, income above 50,000 dollars or not."""
 
     kind: ClassVar[str] = "adult"
+    example: ClassVar[str] = "{source: adult, holdout: 0.2}"
 
     @property
     def description(self) -> Description:

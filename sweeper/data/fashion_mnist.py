@@ -58,6 +58,7 @@ class FashionMnist:
     """Fashion-MNIST: 70,000 pictures of clothing, 784 pixels in [0, 1], 10 classes; the last 10,000 are the published test rows."""
 
     kind: ClassVar[str] = "fashion-mnist"
+    example: ClassVar[str] = "{source: fashion-mnist, holdout: test, public: true}"
     pixels: ClassVar[bool] = True  # features are k/255, whole k: one byte each in memory
 
     @property

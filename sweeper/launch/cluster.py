@@ -7,12 +7,14 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import ray
+from ray._private import worker as ray_worker
 
 from sweeper.checks import RequestError
 from sweeper.launch.outcome import WorkFailed
@@ -36,35 +38,65 @@ def ray_for_one_sweep(link: Path) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    if os.environ.get("RAY_ADDRESS"):
-        try:
-            _init()
-            yield
-        finally:
-            ray.shutdown()
+    if address := os.environ.get("RAY_ADDRESS"):
+        _knock(address)
+        with _hushed():
+            try:
+                _init()
+                yield
+            finally:
+                ray.shutdown()
         return
     given = tempfile.gettempdir()
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=given if len(given) <= LONGEST else "/tmp")  # of mode 0700
+    with _hushed():
+        try:
+            link.symlink_to(folder)
+            _init(num_cpus=os.cpu_count() or 1, include_dashboard=False, _temp_dir=folder)
+            yield
+        finally:
+            ray.shutdown()
+            _remove(link)
+
+
+def _knock(address: str) -> None:
+    """Fail within seconds where nobody listens; Ray itself would try for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto" or "local": Ray finds out
     try:
-        link.symlink_to(folder)
-        _init(num_cpus=os.cpu_count() or 1, include_dashboard=False, _temp_dir=folder)
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        raise WorkFailed(f"no Ray answers at RAY_ADDRESS = {address} ({error}). Nothing ran; resume when it does") from error
+
+
+@contextlib.contextmanager
+def _hushed() -> Iterator[None]:
+    """No news of the cluster on standard output, where results go. Ray prints some ("a worker died") whatever its settings say."""
+    told = ray_worker.print_to_stdstream
+    ray_worker.print_to_stdstream = lambda *_, **__: None
+    try:
         yield
     finally:
-        ray.shutdown()
-        _remove(link)
+        ray_worker.print_to_stdstream = told
 
 
 def _init(**settings: object) -> None:
-    """Start or join Ray. It takes SIGTERM for itself, and would end this process with exit code 15: give it back."""
-    ours = signal.getsignal(signal.SIGTERM)
+    """Start or join Ray, which takes SIGTERM for itself and would end this process with exit code 15: give it back."""
+    handler, told = signal.getsignal(signal.SIGTERM), False
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+    except SystemExit:  # SIGTERM came while Ray had it
+        told = True
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         lines = str(error).strip().splitlines() or ["no reason given"]
         raise WorkFailed(f"Ray did not start: {type(error).__name__}: {lines[0][:200]}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, ours)
+            signal.signal(signal.SIGTERM, handler)
+    if told:
+        signal.raise_signal(signal.SIGTERM)
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 def _remove(link: Path) -> None:

@@ -14,12 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sweeper import catalog, seeds
-from sweeper import plan as planning
+from sweeper import catalog, planning, seeds
 from sweeper.checks import RequestError
 from sweeper.launch.outcome import Finished, Say, WorkFailed
 from sweeper.launch.progress import Progress
-from sweeper.plan import Plan
+from sweeper.planning import Plan
 from sweeper.privacy.account import COMMITTED, RESERVED
 from sweeper.privacy.events import NOTHING
 from sweeper.privacy.ledger import Ledger
@@ -218,7 +217,7 @@ class Driver:
         except StoreError as error:
             raise WorkFailed(f"{error}. Nothing is lost: sweeper resume {vault.sweep} publishes again") from error
         best = None
-        if any(trial.score is not None for trial in release.trials):
+        if any(trial.is_best and trial.score is not None for trial in release.trials):
             best = queries.best(plan.spec.name, self.home)
         return Finished(plan=plan, best=best, submission=release.submission)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweeper.plan import Plan
+from sweeper.planning import Plan
 
 if TYPE_CHECKING:
     from sweeper.store.queries import Best

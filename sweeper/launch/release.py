@@ -9,7 +9,9 @@ import numpy as np
 import torch
 
 from sweeper.catalog import dump_spec
-from sweeper.plan import Plan
+from sweeper.launch.candidate import settings_of, trial_spec
+from sweeper.planning import Plan
+from sweeper.store import schema
 from sweeper.store.release import Release, ReleasedTrial, synthetic_rows
 from sweeper.store.vault import Vault
 from sweeper.store.vault_rows import SEARCH, Row
@@ -64,7 +66,7 @@ def _trial(row: Row, plan: Plan, fixed: dict[str, Any]) -> ReleasedTrial:
     clip, step = spec.space.build(row.candidate)
     return ReleasedTrial(
         id=fixed["ids"][str(row.index)],
-        settings=row.settings or {},
+        settings=row.settings or settings_of(trial_spec(spec, plan.noise_multiplier, row.index, row.candidate)),
         candidate=row.candidate,
         metric=f"proxy_{spec.score.metric}" if on_proxy else spec.score.metric,
         score=row.score,
@@ -73,7 +75,7 @@ def _trial(row: Row, plan: Plan, fixed: dict[str, Any]) -> ReleasedTrial:
         trainer=spec.trainer.kind,
         params=None if on_proxy else row.params,
         is_best=row.index == fixed["winner"],
-        tags={"sweeper.stage": "proxy" if on_proxy else "private" if not spec.data.public else "public"},
+        tags={schema.STAGE: schema.PROXY if on_proxy else "public" if spec.data.public else "private"},
     )
 
 

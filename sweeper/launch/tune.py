@@ -114,6 +114,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
     runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data)
     staging = vault.directory / "tune"  # 0700 with the Vault: Tune's own state knows K
+    shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
     watch = threading.Event()
     watcher = threading.Thread(target=_watch, args=(keeper, progress, watch), daemon=True)
     watcher.start()

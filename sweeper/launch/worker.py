@@ -31,7 +31,7 @@ class Worker:
     def run(self, trial: TrialSpec, streams: Streams) -> TrialResult:
         """Train, score, and part what is paid for from what is not.
 
-        Guarantee: `released` costs what plan.trial_event says: the training event, and discrete Laplace noise on the count of
+        Guarantee: `released` costs what planning.trial_event says: the training event, and discrete Laplace noise on the count of
         correct records of the scored split. Relation: zero-out. Everything else is in `sealed`.
         """
         started = time.perf_counter()

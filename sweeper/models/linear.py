@@ -69,6 +69,7 @@ class Logistic(Linear):
     """Binary logistic regression: one logit, the log-odds of label 1."""
 
     kind: ClassVar[str] = "logistic"
+    example: ClassVar[str] = "{kind: logistic}"
 
     def outputs(self, description: Description) -> int:
         return 1
@@ -85,6 +86,7 @@ class Softmax(Linear):
     """Softmax regression: one logit per class, cross-entropy loss."""
 
     kind: ClassVar[str] = "softmax"
+    example: ClassVar[str] = "{kind: softmax, l2: 0.001}"
 
     def outputs(self, description: Description) -> int:
         return description.classes

@@ -26,7 +26,7 @@ from sweeper.privacy.events import (
 if TYPE_CHECKING:
     from sweeper.privacy.loss import PrivacyLoss
 
-TOLERANCE = 5e-4  # relative change in epsilon between two grids below which the finer one is returned
+TOLERANCE = 5e-4  # relative change in epsilon (of 0.01 if it is smaller) between two grids below which the finer is returned
 LARGEST_GRID = 4_000_000  # cells; beyond it a coarser, still pessimistic grid is kept
 CUT = 1e-10  # mass of an event's highest losses that its Renyi cost counts as delta
 LEAST_NOISE = 1e-2  # a smaller noise multiplier costs thousands of nats and arrays of gigabytes: its price is given as infinite
@@ -141,8 +141,8 @@ def _interval(event: Event, delta: float, tolerance: float) -> tuple[float, floa
         loss = privacy_loss(event, interval)
         value = loss.epsilon(delta)
         size = max((len(pmf.mass) for part in loss.parts for pmf in part), default=0)
-        settled = value == 0.0 or previous - value <= tolerance * value or (math.isinf(value) and not coarsest)
-        if settled or size * 4 > LARGEST_GRID:
+        settled = previous - value <= tolerance * max(value, 1e-2) or (math.isinf(value) and not coarsest)
+        if settled or value == 0.0 or size * 4 > LARGEST_GRID:
             return interval, min(value, previous)
         previous, coarsest = value, False
         interval /= 4
@@ -158,10 +158,18 @@ def _calibrate(make: Callable[[float], Event], target: float, delta: float) -> f
         low, high = sigma * 0.9, sigma * 1.1
     for _ in range(40):  # `epsilon` may settle on another grid: step up until its own answer keeps the promise
         reached = epsilon(make(sigma), delta)
+        if math.isinf(reached) or (
+            reached < 0.9 * target and target > 1e-3
+        ):  # rounding drowns delta until the noise is far too large
+            raise _too_small(delta)
         if reached <= target:
             return sigma
         sigma *= 1 + max(2e-4, 0.7 * (reached / target - 1))
     raise FieldError("epsilon", target, "could not be calibrated: the price does not settle", "Report this spec.")
+
+
+def _too_small(delta: float) -> FieldError:
+    return FieldError("delta", delta, "is too small for an account in double precision", "Try delta: 1e-9.")
 
 
 def _bracket(make: Callable[[float], Event], target: float, delta: float) -> tuple[float, float]:
@@ -177,7 +185,7 @@ def _bracket(make: Callable[[float], Event], target: float, delta: float) -> tup
             if high > 1e7:
                 floor = price(1e7)
                 if math.isinf(floor):
-                    raise FieldError("delta", delta, "is too small for an account in double precision", "Try delta: 1e-9.")
+                    raise _too_small(delta)
                 raise FieldError(
                     "epsilon",
                     target,
@@ -204,12 +212,23 @@ def _solve(price: Callable[[float], float], low: float, high: float, target: flo
         a -= 0.2
         gap_a = gap(a)
     while gap_b > 0:
+        if b > math.log(1e8):
+            return 1e8  # no grid of this kind reaches it; `epsilon` will say so
         b += 0.2
         gap_b = gap(b)
+    flat = False  # the price hardly falls with the noise: what carries its own noise is nearly all of it
     for _ in range(60):
-        if -1e-3 <= gap_b <= 0 or b - a < 1e-5:
+        if b - a < 1e-5:
             break
-        middle = min(max(b - (gap_b - -3e-4) * (b - a) / (gap_b - gap_a), a + 0.02 * (b - a)), b - 0.02 * (b - a))
+        if -1e-3 <= gap_b <= 0:
+            gap_less = gap(b - 0.01) if b - 0.01 > a else 1.0
+            if gap_less > 0:
+                break
+            b, gap_b, flat = b - 0.01, gap_less, True
+        if flat or gap_a == gap_b:
+            middle = 0.5 * (a + b)
+        else:
+            middle = min(max(b - (gap_b - -3e-4) * (b - a) / (gap_b - gap_a), a + 0.02 * (b - a)), b - 0.02 * (b - a))
         gap_m = gap(middle)
         if gap_m > 0:
             a, gap_a = middle, gap_m
@@ -242,7 +261,7 @@ def _renyi(event: Event, order: float) -> tuple[float | None, float]:
 
     accountant = rdp_privacy_accountant.RdpAccountant([order])
     accountant.compose(_dp_event(event))
-    return float(accountant.rdp[0]), 0.0
+    return max(0.0, float(accountant.rdp[0])), 0.0  # rounding may leave -1e-17
 
 
 def _renyi_epsilon(event: Event, delta: float) -> float | None:
@@ -264,6 +283,8 @@ def _dp_event(event: Event) -> Any:
     if isinstance(event, PoissonSubsampled):
         return dp.PoissonSampledDpEvent(event.sampling_probability, dp.GaussianDpEvent(event.event.noise_multiplier))
     if isinstance(event, Repeated):
+        if event.count == 0:
+            return dp.NoOpDpEvent()
         inner = _dp_event(event.event)
         return None if inner is None else dp.SelfComposedDpEvent(inner, event.count)
     if isinstance(event, Composed):

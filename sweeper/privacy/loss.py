@@ -54,8 +54,9 @@ class LossPmf:
         if self.delta(0.0) <= delta:
             return 0.0
         if self.losses[0] > 0 and self.delta(float(self.losses[0])) <= delta:  # the root lies below all losses
-            scaled = float(np.sum(self.mass * np.exp(-self.losses)))
-            return max(0.0, math.log((self.infinity + float(np.sum(self.mass)) - delta) / scaled))
+            first = float(self.losses[0])
+            scaled = float(np.sum(self.mass * np.exp(first - self.losses)))
+            return max(0.0, first + math.log((self.infinity + float(np.sum(self.mass)) - delta) / scaled))
         low, high = 0, len(self.mass) - 1  # bisection over grid losses, then the exact root inside one cell
         while high - low > 1:
             middle = (low + high) // 2
@@ -79,6 +80,8 @@ class LossPmf:
         return normalised(self.interval, self.lowest + other.lowest, mass, infinity)
 
     def self_compose(self, count: int) -> LossPmf:
+        if len(self.mass) == 1 and self.infinity == 0.0:
+            return LossPmf(interval=self.interval, lowest=self.lowest * count, mass=self.mass, infinity=0.0)  # one loss, for sure
         dense = pld_pmf.DensePLDPmf(self.interval, self.lowest, self.mass, self.infinity, True)
         return from_dense(dense.self_compose(count, TAIL), slack=True)
 

@@ -35,13 +35,13 @@ class Question:
 
     def __post_init__(self) -> None:
         checks.real(0.0, 1.0, sampling_probability=self.sampling_probability)
-        checks.whole(0, steps=self.steps)
+        checks.whole(0, 1_000_000_000, steps=self.steps)
         checks.probability(delta=self.delta)
         checks.one_of(PROTOCOLS, protocol=self.protocol)
         if (self.noise_multiplier is None) == (self.epsilon is None):
             raise FieldError("noise_multiplier", checks.MISSING, "or epsilon must be given, and not both")
         if self.noise_multiplier is not None:
-            checks.non_negative(noise_multiplier=self.noise_multiplier)
+            checks.real(0.0, 1e9, noise_multiplier=self.noise_multiplier)
         if self.epsilon is not None:
             checks.positive(epsilon=self.epsilon)
             if self.steps == 0 or self.sampling_probability == 0:
@@ -51,7 +51,7 @@ class Question:
         if self.protocol == "release-all":
             if self.trials is None:
                 raise FieldError("trials", checks.MISSING, "is missing: release-all needs the number of runs")
-            checks.whole(1, trials=self.trials)
+            checks.whole(1, 1_000_000_000, trials=self.trials)
         for field, owner in (
             ("mean", "select-best"),
             ("max_trials", "select-best"),
@@ -60,6 +60,11 @@ class Question:
         ):
             if getattr(self, field) is not None and self.protocol != owner:
                 raise FieldError(field, getattr(self, field), f"belongs to protocol {owner}, not {self.protocol}")
+        if self.protocol == "select-best":
+            checks.real(1.0, 1e6, open_low=True, mean=self.mean)
+            self.run_counts()
+        elif self.law != "tnb":
+            raise FieldError("law", self.law, f"belongs to protocol select-best, not {self.protocol}")
 
     def run_counts(self) -> RunCountLaw:
         assert self.mean is not None

@@ -9,7 +9,7 @@ from sweeper.report.tables import sig
 
 
 def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: str) -> str:
-    """The price table of a sweep. `budget`: data_set, epsilon, spent, after; None when no budget is set."""
+    """The price table of a sweep. `budget`: as service.budget_for gives it."""
     spec, trainer = plan["spec"], plan["spec"]["trainer"]
     average = ", tail average" if trainer.get("average") == "tail" else ""
     openness = ", data public" if plan["public"] else ""
@@ -37,7 +37,7 @@ def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: s
     lines.append(f"  {'= this sweep':<{width}}  {_eps(plan['epsilon'])}   {_budget(plan, budget)}".rstrip())
     for row in plan["alternatives"]:
         lines.append(f"  {'the same sweep as ' + row['name']:<{width}}  {_eps(row['epsilon'])}   ({row['note']})")
-    if plan["protocol"] != "no-tuning":
+    if plan["protocol"] in ("select-best", "release-all"):
         lines.append(f"  {'what a single-run report would say':<{width}}  {_eps(plan['epsilon_one_trial'])}   (not the truth)")
     sealed = "nothing: the data is public" if plan["public"] else "everything else"
     if plan["public"]:
@@ -83,10 +83,21 @@ def _budget(plan: Mapping[str, Any], budget: Mapping[str, Any] | None) -> str:
         return "as if private: the data is public, nothing is charged"
     name = plan["spec"]["privacy"].get("budget_of", plan["spec"]["data"]["source"])
     if budget is None:
-        return f"no budget of {name} is set: sweeper ledger set-budget {name} --epsilon 8 --delta {10 * plan['delta']:.0e}"
+        enough, delta = max(8.0, 4 * (plan["epsilon"] or 0.0)), 10 * plan["delta"]
+        return f"no budget of {name} is set: sweeper ledger set-budget {name} --epsilon {enough:.3g} --delta {delta:.0e}"
+    at = f"budget of {name} at delta {budget['delta']:.0e}"
+    return f"{at}: {budget['epsilon']:.2f}, spent {_spent(budget)}, {_verdict(budget)}"
+
+
+def _spent(budget: Mapping[str, Any]) -> str:
+    return "infinite" if budget["spent"] is None else f"{budget['spent']:.2f}"
+
+
+def _verdict(budget: Mapping[str, Any]) -> str:
+    if budget["after"] is None:
+        return "OVER any budget"
     left = budget["epsilon"] - budget["after"]
-    verdict = f"left {left:.2f} after" if left >= 0 else f"OVER by {-left:.2f}"
-    return f"budget of {name}: {budget['epsilon']:.2f}, spent {budget['spent']:.2f}, {verdict}"
+    return f"left {left:.2f} after" if left >= 0 else f"OVER by {-left:.2f}"
 
 
 def _minus(a: float | None, b: float | None) -> float | None:

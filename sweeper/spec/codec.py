@@ -52,7 +52,10 @@ def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
     if "resources" in top:
         parts["resources"] = _inside("resources", lambda: _record(Resources, top["resources"]))
     if parts["protocol"].kind == "public-proxy":
-        _inside("protocol", lambda: _source(parts["protocol"].proxy, resolve, "proxy"))
+        proxy = _inside("protocol", lambda: _source(parts["protocol"].proxy, resolve, "proxy")).description
+        if parts["model"].kind == "logistic" and proxy.classes != 2:
+            rule = f"has {proxy.classes} classes, and model logistic needs 2"
+            raise FieldError("protocol.proxy", parts["protocol"].proxy, rule, "Name another table, or use model: {kind: softmax}.")
     return SweepSpec(name=_text("name", top["name"]), **parts)
 
 
@@ -73,8 +76,17 @@ def spec_to_dict(spec: SweepSpec) -> dict[str, Any]:
 
 def fingerprint(spec: SweepSpec) -> str:
     """SHA-256 of the canonical form: the same whatever the order of keys, the notation of numbers, or defaults left out."""
-    canonical = json.dumps(spec_to_dict(spec), sort_keys=True, separators=(",", ":"))
+    canonical = json.dumps(_whole(spec_to_dict(spec)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _whole(value: Any) -> Any:
+    """2.0 as 2: a spec built in Python may hold either, and the two specs are equal."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _policy_to_dict(space: PolicySpace) -> dict[str, Any]:
@@ -270,4 +282,5 @@ def _inside(parent: str, build: Callable[[], Any], flat: bool = False) -> Any:
     try:
         return build()
     except FieldError as error:
-        raise (FieldError(parent, error.value, error.rule, error.hint) if flat else error.within(parent)) from None
+        own = flat and error.field in DOMAIN_KEYS  # `range` of a searched field is that field
+        raise (FieldError(parent, error.value, error.rule, error.hint) if own else error.within(parent)) from None

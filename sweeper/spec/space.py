@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -9,6 +10,8 @@ from typing import Any, ClassVar
 
 from sweeper import checks
 from sweeper.checks import FieldError
+
+MOST_CORNERS = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +83,7 @@ class PolicySpace:
     """A policy kind with some settings fixed and some searched.
 
     `settings` maps field names of the policy class to a value or to a Domain. Construction builds the policy at every end of
-    every domain, so that no candidate can be invalid.
+    every domain, and at the corners where several meet, so that no candidate can be invalid.
     """
 
     policy: type[Any]
@@ -98,6 +101,8 @@ class PolicySpace:
             for end in domain.ends():
                 self._build({**middle, key: end})
         self._build(middle)
+        for corner in itertools.islice(itertools.product(*(domain.ends() for _, domain in self.searched())), MOST_CORNERS):
+            self._build(dict(zip(middle, corner, strict=True)))
 
     def __hash__(self) -> int:
         return hash((self.policy, tuple((k, repr(v)) for k, v in self.settings.items())))

@@ -11,6 +11,8 @@ from sweeper.checks import FieldError
 from sweeper.spec.protocols import DataSource, Model, ReleaseProtocol, Trainer
 from sweeper.spec.space import Space
 
+MOST_STEPS = 1_000_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSpec:
@@ -34,9 +36,11 @@ class DataSpec:
         else:
             checks.real(0.0, 1.0, open_high=True, holdout=self.holdout)
         if self.n is not None:
-            checks.whole(2, n=self.n)
+            checks.whole(2, 100_000_000, n=self.n)
         if not isinstance(self.split_key, str):
             raise FieldError("split_key", self.split_key, "must be text")
+        if not self.split_key.isprintable():  # also what UTF-8 cannot write
+            raise FieldError("split_key", self.split_key, "must be printable text")
 
     @property
     def rows(self) -> int:
@@ -61,17 +65,18 @@ class PrivacySpec:
     def __post_init__(self) -> None:
         checks.probability(delta=self.delta)
         if (self.epsilon is None) == (self.noise_multiplier is None):
-            both = self.epsilon is not None
+            both = f"and noise_multiplier = {checks.show(self.noise_multiplier)} are both given: one decides the other"
+            neither = "is missing, and so is noise_multiplier: one must be given"
             raise FieldError(
                 "epsilon",
-                f"{self.epsilon} and noise_multiplier = {self.noise_multiplier}" if both else checks.MISSING,
-                "are both given: one decides the other" if both else "is missing, and so is noise_multiplier: one must be given",
+                checks.MISSING if self.epsilon is None else self.epsilon,
+                neither if self.epsilon is None else both,
                 "Keep epsilon to have the noise calibrated, or noise_multiplier to have the run priced.",
             )
         if self.epsilon is not None:
             checks.positive(epsilon=self.epsilon)
         if self.noise_multiplier is not None:
-            checks.positive(noise_multiplier=self.noise_multiplier)
+            checks.real(0.0, 1e9, open_low=True, noise_multiplier=self.noise_multiplier)
         if self.unit == "user":
             raise FieldError("unit", "user", "is refused: nothing here bounds what one user contributes", "Use unit: record.")
         checks.one_of(("record",), unit=self.unit)
@@ -90,7 +95,7 @@ class ScoreSpec:
     def __post_init__(self) -> None:
         checks.one_of(("accuracy",), metric=self.metric)
         checks.one_of(("holdout", "training"), split=self.split)
-        checks.positive(epsilon=self.epsilon)
+        checks.real(0.0, 1000.0, open_low=True, epsilon=self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +162,8 @@ class SweepSpec:
                 f"searches nothing, so protocol {self.protocol.kind} would pay for choosing among equals",
                 "Give a range, or use protocol: {kind: no-tuning}.",
             )
+        if self.trainer.steps > MOST_STEPS:
+            yield FieldError("trainer.steps", self.trainer.steps, f"must be at most {MOST_STEPS:,}")
         if self.trainer.batch_size > self.data.rows:
             yield FieldError("trainer.batch_size", self.trainer.batch_size, f"must be at most the number of rows, {rows:,}")
         yield from self.protocol.faults(self)

@@ -21,6 +21,7 @@ class CoupledStep(Scheduled):
     c: float
     kind: ClassVar[str] = "coupled"
     searched: ClassVar[str] = "c"
+    example: ClassVar[str] = "{policy: coupled, range: [0.3, 10.0], scale: log}"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,6 +17,7 @@ class FixedStep(Scheduled):
     learning_rate: float
     kind: ClassVar[str] = "fixed"
     searched: ClassVar[str] = "learning_rate"
+    example: ClassVar[str] = "{policy: fixed, range: [0.1, 10.0], scale: log}"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -84,7 +84,9 @@ def trials(sweep: str, home: Home | None = None) -> pd.DataFrame:
 
 
 def best(sweep: str, home: Home | None = None) -> Best:
-    """The released trial with the highest score; of equals the earliest. A diverged trial is never the best.
+    """The released trial with the highest score; of equals the submission's winner, then the earliest.
+
+    A diverged trial is never the best, nor is one that ran on a public proxy: its score is of another table.
 
     Raises:
       RequestError: no such sweep, nothing released, or no released trial has a score.
@@ -94,10 +96,11 @@ def best(sweep: str, home: Home | None = None) -> Best:
         parents, children = _released(connection, sweep)
         if not children:
             raise RequestError(f"sweep {sweep} has released nothing yet. `sweeper run` or `sweeper resume` goes on with it")
-        scored = [(child, score) for child in children if (score := _score(child)) is not None]
+        own = [child for child in children if child.data.tags.get(schema.STAGE) != schema.PROXY]
+        scored = [(child, score) for child in own if (score := _score(child)) is not None]
         if not scored:
             raise RequestError(f"no released trial of sweep {sweep} has a finite score: all diverged. Try smaller step sizes")
-        child, score = min(scored, key=lambda pair: (-pair[1], *_age(pair[0])))
+        child, score = min(scored, key=lambda pair: (-pair[1], pair[0].data.tags[schema.BEST] != "true", *_age(pair[0])))
         parent = parents[child.data.tags[schema.PARENT_RUN]]
         settings = _settings(connection, child)
         guarantee = json.loads(connection.text(parent, schema.GUARANTEE, schema.GUARANTEE_FILE))
@@ -173,9 +176,10 @@ def compare_note(sweep: str, home: Home | None = None) -> str:
     unsealed = latest.data.metrics.get(schema.UNSEAL_EPSILON)
     price = f"for epsilon {unsealed:.2f} instead of {_epsilon(latest.data.tags):.2f}" if unsealed is not None else "for a new price"
     return (
-        f"{latest.data.tags[schema.PROTOCOL]} paid for winners only: every other trial is sealed, so this table compares little.\n"
-        f"`sweeper unseal {sweep}` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
-        "`arms:` in the sweep's file runs one selection per policy and publishes one winner of each."
+        f"{latest.data.tags[schema.PROTOCOL]} paid for winners only: one winner is public, every other trial is sealed.\n"
+        f"`unseal` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
+        f"`arms` would publish one winner per policy: each arm costs this bill again, and on private data arms add up.\n"
+        "Neither is in this version. A sweep with protocol release-all, or on data.public: true, compares more."
     )
 
 

@@ -30,6 +30,8 @@ SETTINGS: Final = "sweeper.settings"  # JSON, exact; parameters are text and may
 TIMING: Final = "sweeper.timing"
 METRIC: Final = "sweeper.metric"  # what the score measures
 MODEL_URI: Final = "sweeper.model_uri"
+STAGE: Final = "sweeper.stage"  # proxy (a run on the public table of public-proxy), private or public
+PROXY: Final = "proxy"
 DIVERGED: Final = "sweeper.diverged"
 FAILURE: Final = "sweeper.failure"
 

@@ -35,6 +35,7 @@ class DpSgd:
     average: str = "last"  # last iterate, or tail: the mean of the last iterates
     tail_fraction: float = 0.5  # of the steps, for average: tail
     kind: ClassVar[str] = "dp-sgd"
+    example: ClassVar[str] = "{kind: dp-sgd, batch_size: 256, steps: 2000, average: tail}"
 
     def __post_init__(self) -> None:
         checks.whole(1, batch_size=self.batch_size, steps=self.steps)

@@ -16,8 +16,10 @@ import torch
 
 from sweeper import seeds
 from sweeper.catalog import load_spec
-from sweeper.launch.worker import OpenData, Worker, trial_spec
-from sweeper.plan import Plan, plan
+from sweeper.launch.candidate import trial_spec
+from sweeper.launch.open_data import OpenData
+from sweeper.launch.worker import Worker
+from sweeper.planning import Plan, plan
 from sweeper.seeds import SWEEP, Streams
 from sweeper.store.home import Home
 

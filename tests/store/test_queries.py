@@ -191,8 +191,9 @@ def test_the_note_says_what_more_would_cost_only_where_something_is_sealed(any_h
     assert compare_note(sweep, any_home) == ""
     store.publish(release(sweep=sweep))
     note = compare_note(sweep, any_home)
-    assert f"sweeper unseal {sweep}` would publish every trial: for epsilon 9.27 instead of 2.00" in note
-    assert "arms:" in note
+    assert "one winner is public" in note
+    assert "`unseal` would publish every trial: for epsilon 9.27 instead of 2.00" in note
+    assert "each arm costs this bill again" in note
 
 
 def test_settings_that_do_not_fit_a_tag_or_clash_with_a_column(any_home):

@@ -1,0 +1,236 @@
+"""Every event kind: one row here, and the rules that all of them keep."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, fields
+
+import numpy as np
+import pytest
+
+from sweeper.checks import FieldError
+from sweeper.privacy import accountant
+from sweeper.privacy.events import (
+    EVENTS,
+    NOTHING,
+    Composed,
+    DiscreteLaplace,
+    Disjoint,
+    Event,
+    Gaussian,
+    PoissonSubsampled,
+    Repeated,
+    SelectBest,
+    event_from_dict,
+)
+from sweeper.privacy.laws import TruncatedNegativeBinomial
+
+DELTA = 1e-6
+LAW = TruncatedNegativeBinomial(eta=2.0, mean=12.0, max_trials=64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """An event, a dearer one of its kind, and broken ones with the word that the error must hold."""
+
+    event: Event
+    dearer: Event
+    broken: tuple[tuple[Callable[[], Event], str], ...]
+    same_parts: bool = True  # a record's part is the same in every copy; only Repeated can know that
+
+
+ROWS = [
+    Row(
+        event=Gaussian(2.0),
+        dearer=Gaussian(1.5),
+        broken=(
+            (lambda: Gaussian(-1.0), "noise_multiplier"),
+            (lambda: Gaussian(math.nan), "finite"),
+            (lambda: Gaussian(1e30), "most"),
+        ),
+    ),
+    Row(
+        event=DiscreteLaplace(0.1),
+        dearer=DiscreteLaplace(0.2),
+        broken=(
+            (lambda: DiscreteLaplace(0.0), "epsilon"),
+            (lambda: DiscreteLaplace(1e6), "most"),
+            (lambda: DiscreteLaplace(True), "number"),
+        ),
+    ),
+    Row(
+        event=PoissonSubsampled(0.1, Gaussian(1.0)),
+        dearer=PoissonSubsampled(0.2, Gaussian(1.0)),
+        broken=(
+            (lambda: PoissonSubsampled(1.1, Gaussian(1.0)), "sampling_probability"),
+            (lambda: PoissonSubsampled(0.1, DiscreteLaplace(1.0)), "must be gaussian"),
+            (lambda: PoissonSubsampled(0.1, 3), "must be gaussian"),
+        ),
+    ),
+    Row(
+        event=Repeated(PoissonSubsampled(0.1, Gaussian(2.0)), 20),
+        dearer=Repeated(PoissonSubsampled(0.1, Gaussian(2.0)), 40),
+        broken=(
+            (lambda: Repeated(Gaussian(1.0), -1), "count"),
+            (lambda: Repeated(Gaussian(1.0), 1.5), "whole"),
+            (lambda: Repeated(Gaussian(1.0), 10**400), "most"),
+            (lambda: Repeated("gaussian", 2), "must hold events"),
+        ),
+    ),
+    Row(
+        event=Composed((Gaussian(3.0), DiscreteLaplace(0.3))),
+        dearer=Composed((Gaussian(3.0), DiscreteLaplace(0.3), Gaussian(5.0))),
+        broken=((lambda: Composed(5), "must hold events"), (lambda: Composed((1, 2)), "must hold events")),
+    ),
+    Row(
+        event=Disjoint((Gaussian(2.0), DiscreteLaplace(1.0))),
+        dearer=Disjoint((Gaussian(1.5), DiscreteLaplace(1.0))),
+        broken=((lambda: Disjoint(()), "at least one"), (lambda: Disjoint(("a",)), "must hold events")),
+        same_parts=False,
+    ),
+    Row(
+        event=SelectBest(Gaussian(3.0), LAW),
+        dearer=SelectBest(Gaussian(3.0), TruncatedNegativeBinomial(eta=2.0, mean=24.0, max_trials=64)),
+        broken=((lambda: SelectBest(Gaussian(3.0), "tnb"), "must be a law"), (lambda: SelectBest(1, LAW), "must hold events")),
+    ),
+]
+each = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.event.kind)
+
+
+def test_every_kind_has_a_row():
+    assert {row.event.kind for row in ROWS} == set(EVENTS) - {""}
+
+
+@each
+def test_json_round_trip(row):
+    written = json.dumps(row.event.to_dict())
+    read = event_from_dict(json.loads(written))
+    assert read == row.event
+    assert read.canonical() == row.event.canonical()
+    assert type(read) is EVENTS[json.loads(written)["kind"]]
+    assert hash(read) == hash(row.event)
+
+
+@each
+def test_the_canonical_form_knows_content_and_nothing_else(row):
+    scrambled = json.loads(row.event.canonical(), object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    assert event_from_dict(scrambled).canonical() == row.event.canonical()
+    assert row.dearer.canonical() != row.event.canonical()
+    assert "sweeper" not in row.event.canonical()  # no module path: files move, ledgers stay
+    assert "\n" not in row.event.canonical()
+
+
+def test_one_number_has_one_notation():
+    assert Gaussian(1).canonical() == Gaussian(1.0).canonical() == Gaussian(np.float64(1.0)).canonical()
+    assert Composed([Gaussian(1.0)]) == Composed((Gaussian(1.0),))
+    assert PoissonSubsampled(-0.0, Gaussian(1.0)).canonical() == PoissonSubsampled(0.0, Gaussian(1.0)).canonical()
+    assert SelectBest(Gaussian(1.0), TruncatedNegativeBinomial(eta=1, mean=10)).canonical() == (
+        SelectBest(Gaussian(1.0), TruncatedNegativeBinomial(eta=1.0, mean=10.0)).canonical()
+    )
+
+
+@each
+def test_events_are_frozen_and_checked(row):
+    with pytest.raises(FrozenInstanceError):
+        setattr(row.event, fields(row.event)[0].name, None)
+    for build, word in row.broken:
+        with pytest.raises(FieldError) as caught:
+            build()
+        assert word in str(caught.value)
+
+
+@each
+def test_broken_records_are_refused_in_words(row):
+    good = row.event.to_dict()
+    for broken, word in (
+        ({**good, "kind": good["kind"] + "x"}, f"did you mean {good['kind']}?"),
+        ({**good, "sigma": 1.0}, "is not a field of event"),
+        ({key: value for key, value in good.items() if key in ("kind", *list(good)[2:])}, "is missing in event"),
+    ):
+        with pytest.raises(FieldError) as caught:
+            event_from_dict(broken)
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", [{}, [], None, {"kind": ["gaussian"]}, {"kind": "composed", "events": 3}, "gaussian"])
+def test_what_is_no_event_is_refused(broken):
+    with pytest.raises(FieldError):
+        event_from_dict(broken)
+
+
+def test_a_law_that_lost_a_field_is_refused():
+    data = SelectBest(Gaussian(1.0), LAW).to_dict()
+    del data["law"]["eta"]
+    with pytest.raises(FieldError, match="eta is missing"):
+        event_from_dict(data)
+
+
+@each
+def test_n_copies_cost_n_times_in_either_notation(row):
+    """dp_accounting ignores the count of some events; here no event can, for Repeated composes whatever it holds."""
+    three = accountant.epsilon(Repeated(row.event, 3), DELTA)
+    listed = accountant.epsilon(Composed((row.event,) * 3), DELTA)
+    nested = accountant.epsilon(Repeated(Repeated(row.event, 3), 1), DELTA)
+    once = accountant.epsilon(row.event, DELTA)
+    assert nested == pytest.approx(three, rel=1e-3)
+    if row.same_parts:
+        assert listed == pytest.approx(three, rel=1e-3)
+    else:
+        assert listed >= three * (1 - 1e-3)  # a list cannot say that the parts are the same
+    assert 1.15 * once < three <= 3 * once * (1 + 1e-3)
+    assert accountant.epsilon(Composed((row.event,)), DELTA) == pytest.approx(once, rel=1e-3)
+
+
+@each
+def test_none_is_free_and_more_costs_more(row):
+    assert accountant.epsilon(Repeated(row.event, 0), DELTA) == 0.0
+    assert accountant.epsilon(Repeated(Repeated(row.event, 5), 0), DELTA) == 0.0
+    costs = [accountant.epsilon(Repeated(row.event, count), DELTA) for count in (1, 2, 4)]
+    assert costs == sorted(costs)
+    assert costs[0] > 0
+    assert accountant.epsilon(row.dearer, DELTA) > accountant.epsilon(row.event, DELTA) * 1.001
+    with_nothing = accountant.epsilon(Composed((NOTHING, row.event, Repeated(row.event, 0))), DELTA)
+    assert with_nothing == pytest.approx(costs[0], rel=1e-3)
+
+
+@each
+def test_a_smaller_delta_costs_more_and_reading_changes_nothing(row):
+    deltas = [1e-9, 1e-7, 1e-5, 1e-3, 0.1, 0.9]
+    first = [accountant.epsilon(row.event, delta) for delta in deltas]
+    assert first == sorted(first, reverse=True)
+    assert first[0] > first[3]
+    before = row.event.canonical()
+    assert [accountant.epsilon(row.event, delta) for delta in deltas] == first
+    assert row.event.canonical() == before
+
+
+@each
+def test_no_noise_within_costs_infinity(row):
+    bare = Gaussian(0.0)
+    for event in (Composed((row.event, bare)), Disjoint((bare, row.event)), Repeated(bare, 1), PoissonSubsampled(0.5, bare)):
+        assert accountant.epsilon(event, DELTA) == math.inf
+        assert accountant.renyi(event, 4.0)[0] == math.inf
+        assert accountant.renyi_epsilon(event, DELTA) is None
+    assert accountant.epsilon(SelectBest(bare, LAW), DELTA) == math.inf
+    for event in (Composed((row.event, Repeated(bare, 0))), Composed((row.event, PoissonSubsampled(0.0, bare)))):
+        assert accountant.epsilon(event, DELTA) == pytest.approx(accountant.epsilon(row.event, DELTA), rel=1e-3)
+
+
+@each
+def test_the_renyi_cost_adds_up_and_covers_the_loss_law(row):
+    """Additive at one order, and converted (Mironov 2017, Proposition 3) never below the loss accountant's epsilon."""
+    for order in (2.5, 8.0, 30.0):
+        rho, lost = accountant.renyi(row.event, order)
+        thrice, lost_thrice = accountant.renyi(Repeated(row.event, 3), order)
+        assert thrice == pytest.approx(3 * rho, rel=1e-9)
+        assert lost_thrice == pytest.approx(3 * lost, rel=1e-9)
+        listed, _ = accountant.renyi(Composed((row.event, row.event, row.event)), order)
+        assert listed == pytest.approx(thrice, rel=1e-9)
+        assert rho + math.log(1 / DELTA) / (order - 1) >= accountant.epsilon(row.event, DELTA + lost)
+        assert accountant.renyi(row.dearer, order)[0] >= rho > 0
+    assert accountant.renyi(row.dearer, 2.5)[0] > accountant.renyi(row.event, 2.5)[0] or not row.same_parts
+    assert accountant.renyi(Repeated(row.event, 0), 8.0) == (0.0, 0.0)
+    with pytest.raises(FieldError, match="order"):
+        accountant.renyi(row.event, 1.0)

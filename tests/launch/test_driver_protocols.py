@@ -1,0 +1,250 @@
+"""Each release protocol from plan to release through the Python API: what becomes visible, and what is charged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bad_trainers import POISON, Failing
+from tiny_sweeps import FIXED, SELECT_BEST, secret_drawing, spec_of, tiny
+
+from sweeper import cli, service
+from sweeper.checks import RequestError
+from sweeper.launch import driver as driver_module
+from sweeper.launch.driver import Driver
+from sweeper.launch.open_data import OpenData
+from sweeper.launch.outcome import Finished, WorkFailed, silent
+from sweeper.privacy.ledger import Ledger
+from sweeper.store.home import Home
+from sweeper.store.mlflow import Store
+from sweeper.store.release import StoreError
+from sweeper.store.vault import Vault
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("ray_session")]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, data_cache: str) -> Iterator[Home]:
+    """One home for the module: its sweeps are told apart by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SWEEPER_DATA", f"{data_cache}/data")
+        home = Home(tmp_path_factory.mktemp("house")).ensure()
+        for data_set in ("adult", "fashion-mnist", "census"):
+            service.set_budget(data_set, 1000.0, 1e-4, home=home)
+        yield home
+
+
+@pytest.fixture(scope="module")
+def everything(ray_session: Any, house: Home) -> Finished:
+    return service.run(tiny("everything", protocol={"kind": "release-all", "trials": 4}), home=house)
+
+
+def reservations(home: Home, sweep: str) -> list[str]:
+    return [r.state for r in Ledger(home.ledger).reservations() if r.sweep == sweep]
+
+
+def vault_of(home: Home, sweep: str) -> Vault:
+    return Vault.open(home.path, sweep)
+
+
+def test_release_all_shows_every_trial_and_the_best_is_the_maximum(everything: Finished, house: Home) -> None:
+    frame = service.trials("everything", home=house)
+    with vault_of(house, "everything") as vault:
+        rows = vault.rows()
+    assert sorted(frame["score"]) == sorted(row.score for row in rows)
+    assert sorted(frame["clip_norm"]) == sorted(row.candidate["clip.clip_norm"] for row in rows)
+    assert everything.best is not None
+    assert everything.best.score == frame["score"].max()
+    assert service.best("everything", home=house) == everything.best
+    assert frame["model_uri"].notna().all()
+    assert reservations(house, "everything") == ["committed"]
+    groups = service.compare("everything", by="step", home=house)
+    assert groups["n"].sum() == 4
+    assert service.compare_note("everything", home=house) == ""
+
+
+def test_the_loaded_model_predicts_what_the_vault_holds(everything: Finished, house: Home, adult: OpenData) -> None:
+    module = service.load("everything", home=house)
+    with vault_of(house, "everything") as vault:
+        winner = max(vault.rows(), key=lambda row: row.score)
+    weights_D = np.frombuffer(winner.params, dtype="<f4").astype(np.float64)
+    features = adult.table.features[adult.holdout_rows[:500]]
+    with torch.no_grad():
+        logits = module(torch.from_numpy(features.copy())).numpy()[:, 0]
+    np.testing.assert_allclose(logits, features.astype(np.float64) @ weights_D[:-1] + weights_D[-1], rtol=1e-4, atol=1e-4)
+
+
+def test_public_data_is_unsealed_uncharged_and_padded_to_the_schedule(house: Home) -> None:
+    every = 3.0
+    spec = spec_of("open", data={"source": "adult", "public": True}, protocol={**SELECT_BEST, "release_every": every})
+    said: list[str] = []
+    finished = service.run(spec, home=house, secret=secret_drawing(3, spec), say=said.append)
+    frame = service.trials("open", home=house)
+    assert len(frame) == 3
+    assert frame["public"].all()
+    assert frame["score"].notna().all()
+    assert finished.best is not None
+    assert finished.best.score == frame["score"].max()
+    assert finished.best.public
+    assert "as if private" in finished.best.statement
+    assert "seeded" in finished.best.statement
+    assert finished.best.guarantee["seeded"] is True
+    assert reservations(house, "open") == []
+    assert not any("reserved" in line for line in said)
+    assert any("of 3 trials" in line for line in said if line.strip())
+    with vault_of(house, "open") as vault:
+        waited = vault.meta("release")["released_at"] - vault.meta("started")
+    assert waited % every < 0.5  # the next multiple, and the moment it takes to write it down
+    with sqlite3.connect(house.path / "mlflow.db") as db:
+        tags = db.execute("SELECT value FROM tags WHERE key = 'sweeper.public'").fetchall()
+    assert ("true",) in tags
+
+
+def test_a_public_proxy_chooses_and_only_the_private_run_is_the_answer(house: Home) -> None:
+    """The proxy's scores are the higher ones here: whoever takes the maximum over all runs is caught."""
+    spec = tiny(
+        "proxied",
+        data={"source": "fashion-mnist", "holdout": 0.2},
+        model={"kind": "softmax"},
+        protocol={"kind": "public-proxy", "proxy": "adult", "trials": 3},
+    )
+    finished = service.run(spec, home=house)
+    frame = service.trials("proxied", home=house)
+    proxies, private = frame[frame["metric"] == "proxy_accuracy"], frame[frame["metric"] == "accuracy"]
+    assert (len(proxies), len(private)) == (3, 1)
+    assert proxies["score"].max() > private["score"].max()
+    best = finished.best
+    assert best is not None
+    assert (best.metric, best.score) == ("accuracy", private["score"].iloc[0])
+    chosen = proxies.loc[proxies["score"].idxmax()]
+    assert (best.clip_norm, best.learning_rate) == (chosen["clip_norm"], chosen["learning_rate"])
+    assert best.epsilon == finished.plan.epsilon_one_trial
+    assert reservations(house, "proxied") == ["committed"]
+    assert tuple(service.load("proxied", home=house).weight.shape) == (10, 784)
+
+
+def test_a_file_charged_under_another_name_is_refused_uncharged_and_runs_under_its_own(everything: Finished, house: Home) -> None:
+    again = {"privacy": {"epsilon": 2.0, "delta": 1e-5, "budget_of": "census"}, "protocol": {"kind": "no-tuning"}, "space": FIXED}
+    with pytest.raises(RequestError, match=r'already charged under "adult"; use privacy\.budget_of: adult'):
+        service.run(tiny("twice", **again), home=house)
+    assert reservations(house, "twice") == ["released"]
+    assert Ledger(house.ledger).spent("census").epsilon == 0
+    assert not (house.vault / "twice").exists()
+    again["privacy"]["budget_of"] = "adult"
+    assert service.run(tiny("twice", **again), home=house).best is not None
+    assert reservations(house, "twice") == ["released", "committed"]
+
+
+def test_a_table_of_another_length_is_refused_uncharged(house: Home) -> None:
+    with pytest.raises(RequestError, match="is not the length of the table"):
+        service.run(tiny("longer", data={"source": "adult", "n": 32_000}), home=house)
+    assert reservations(house, "longer") == ["released"]
+    assert not (house.vault / "longer").exists()
+
+
+@pytest.mark.parametrize("resources", [{"gpu": 64.0}, {"cpu": 999.0}])
+def test_what_no_node_can_hold_is_refused_uncharged(house: Home, resources: dict[str, float]) -> None:
+    name = f"large-{next(iter(resources))}"
+    with pytest.raises(RequestError, match="this machine has"):
+        service.run(tiny(name, resources=resources), home=house)
+    assert reservations(house, name) == ["released"]
+    assert not (house.vault / name).exists()
+
+
+def test_a_secret_chosen_by_the_user_cannot_protect_private_data(house: Home) -> None:
+    with pytest.raises(RequestError, match="a secret given by the user cannot protect private data"):
+        service.run(tiny("chosen"), home=house, secret=bytes(32))
+    assert reservations(house, "chosen") == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_ends_before_the_sealing_is_not_charged(
+    house: Home, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Driver, "_seal", fail)
+    with pytest.raises(error):
+        service.run(tiny(f"early-{error.__name__}"), home=house)
+    assert reservations(house, f"early-{error.__name__}") == ["released"]
+
+
+def test_what_ends_right_after_the_sealing_stays_charged(house: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Driver._seal
+
+    def seal_then_stop(self: Driver, *given: Any) -> None:
+        real(self, *given).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Driver, "_seal", seal_then_stop)
+    with pytest.raises(KeyboardInterrupt):
+        service.run(tiny("late"), home=house)
+    assert reservations(house, "late") == ["reserved"]
+    assert service.status("late", home=house)[0]["phase"] == "sealed"
+
+
+def test_of_two_drivers_that_start_at_once_the_second_is_refused_uncharged(house: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both found the name free; the other one sealed first."""
+    real, first = Driver._seal, "1" * 32
+
+    def seal_too_late(self: Driver, plan: Any, secret: bytes, reservation: str) -> Vault:
+        real(self, plan, secret, first).close()
+        return real(self, plan, secret, reservation)
+
+    monkeypatch.setattr(Driver, "_seal", seal_too_late)
+    with pytest.raises(RequestError, match="sweep race exists: sweeper resume race, or choose another name"):
+        service.run(tiny("race"), home=house)
+    assert reservations(house, "race") == ["released"]
+    with vault_of(house, "race") as vault:
+        assert vault.meta("reservation") == first
+
+
+def test_nothing_runs_whose_charge_is_not_in_the_ledger(house: Home) -> None:
+    plan = service.plan(tiny("uncharged"))
+    Driver(house, silent)._seal(plan, bytes(32), "0" * 32).close()
+    with pytest.raises(RequestError, match="the charge of sweep uncharged is not in the ledger"):
+        service.resume("uncharged", home=house)
+    with vault_of(house, "uncharged") as vault:
+        assert [row.attempts for row in vault.rows()] == [0] * vault.count()
+
+
+def test_no_tuning_releases_its_one_run_even_if_the_store_fails_once(house: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise StoreError("the MLflow store at x failed: y")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "publish", fail)
+        with pytest.raises(WorkFailed, match="Nothing is lost: sweeper resume outage publishes again"):
+            service.run(tiny("outage", protocol={"kind": "no-tuning"}, space=FIXED), home=house)
+    assert reservations(house, "outage") == ["committed"]
+    monkeypatch.setattr(driver_module.Driver, "_run_stages", None)  # nothing is left to run
+    finished = service.resume("outage", home=house)
+    assert finished.best is not None
+    assert (finished.best.clip_norm, finished.best.learning_rate) == (0.5, 4.0)
+    assert finished.plan.guarantee.epsilon == finished.plan.epsilon_one_trial
+    assert service.resume("outage", home=house) == finished
+    assert len(service.trials("outage", home=house)) == 1
+
+
+def test_a_sweep_whose_every_trial_fails_is_charged_and_says_so(house: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = replace(spec_of("doomed"), trainer=Failing(batch_size=64, steps=20))
+    finished = Driver(house, silent).run(service.plan(spec), secret_drawing(3, spec), "test")
+    assert finished.best is None
+    assert reservations(house, "doomed") == ["committed"]
+    assert cli._finish(finished, cli._parser().parse_args(["resume", "doomed"])) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    frame = service.trials("doomed", home=house)
+    assert len(frame) == 1
+    assert frame["score"].isna().all()
+    assert frame["clip_norm"].notna().all()  # drawn publicly and released with the winner, whatever became of its run
+    with pytest.raises(RequestError, match="no released trial of sweep doomed has a finite score"):
+        service.best("doomed", home=house)
+    open_files = [f for f in house.path.rglob("*") if f.is_file() and "vault" not in f.relative_to(house.path).parts[0]]
+    assert not [f for f in open_files if POISON.encode() in f.read_bytes()]
+    assert POISON.encode() in (house.vault / "doomed" / "vault.db").read_bytes()
