@@ -127,6 +127,8 @@ def _read(path: Path) -> Any:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise RequestError(f"{path}: is not a regular file; name a YAML file")
         if path.stat().st_size > LARGEST_SPEC:
             raise RequestError(f"{path}: is larger than {LARGEST_SPEC:,} bytes, which no sweep is")
         text = path.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import gc
 import json
 import math
@@ -14,10 +15,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from sweeper.checks import RequestError
+from sweeper.checks import FieldError, RequestError
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -98,7 +99,9 @@ def _plan(args: argparse.Namespace) -> int:
     from sweeper import service
     from sweeper.report.bill import plan_text
 
-    plan = service.plan(_named(args))
+    spec = _named(args)
+    with _errors_name(args.file):
+        plan = service.plan(spec)
     budget = service.budget_for(plan)
     if args.json:
         _print_json(plan.to_dict() | {"budget": budget})
@@ -107,6 +110,15 @@ def _plan(args: argparse.Namespace) -> int:
     if budget is not None and budget["over"]:
         raise RequestError(_over(budget))
     return 0
+
+
+@contextlib.contextmanager
+def _errors_name(file: str) -> Iterator[None]:
+    """A field that turns out wrong only while the sweep is planned is still a field of that file."""
+    try:
+        yield
+    except FieldError as error:
+        raise RequestError(f"{file}: {error}") from None
 
 
 def _over(budget: dict[str, Any]) -> str:
@@ -124,7 +136,9 @@ def _run(args: argparse.Namespace) -> int:
 
     spec = _named(args)
     args.sweep = spec.name
-    return _finish(service.run(spec, say=_say), args)
+    with _errors_name(args.file):
+        finished = service.run(spec, say=_say)
+    return _finish(finished, args)
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -455,7 +469,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     budget.add_argument("data_set", metavar="DATA")
     budget.add_argument("--epsilon", type=_number, required=True)
-    budget.add_argument("--delta", type=_number, required=True)
+    budget.add_argument("--delta", type=_number, default=1e-4, help="default 1e-4: ten times the 1e-5 that a sweep usually states")
 
     data = verbs.add_parser("data", help="sources: list, fetch, show", description="Data sources.")
     actions = data.add_subparsers(metavar="ACTION", required=True)

@@ -218,7 +218,9 @@ def ui(port: int, *, home: Home | None = None) -> tuple[list[str], dict[str, str
     from sweeper.store.mlflow import Store
 
     store = Store((home or Home()).ensure())
-    return store.ui_command(port), store.ui_environment()
+    command, settings = store.ui_command(port), store.ui_environment()
+    store.reconcile()  # no run that a killed publication left open is shown as running for ever
+    return command, settings
 
 
 def _source(kind: str) -> Any:

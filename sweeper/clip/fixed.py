@@ -31,6 +31,7 @@ class FixedClip:
 
     def __post_init__(self) -> None:
         checks.positive(clip_norm=self.clip_norm)
+        checks.real(1e-30, 1e30, clip_norm=self.clip_norm)  # beyond, float32 loses the noise or the factor
 
     @property
     def sensitivity(self) -> float:

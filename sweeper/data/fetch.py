@@ -72,7 +72,11 @@ class PublishedFiles:
 
     def digest(self, cache: str) -> str:
         """What the ledger knows the table by."""
-        return digest(*self.paths(cache))
+        try:
+            return digest(*self.paths(cache))
+        except (OSError, EOFError, zlib.error):
+            rule = "a file of it cannot be read or unpacked"
+            raise RequestError(f"{self.kind}: {rule}. Delete it and run: sweeper data fetch {self.kind}") from None
 
     def verify(self, cache: str) -> None:
         """Every file is the published one.
@@ -135,7 +139,8 @@ class PublishedFiles:
             remedy = "Put the published file in its place, or unset SWEEPER_DATA."
         else:
             remedy = f"Delete it and run: sweeper data fetch {self.kind}"
-        raise RequestError(f"{delivered or path} has SHA-256 {got}, and {file.sha256} is pinned: not the published file. {remedy}")
+        has = f" has SHA-256 {got}, and {file.sha256} is pinned" if delivered else f" has not the pinned SHA-256 {file.sha256}"
+        raise RequestError(f"{delivered or path}{has}: not the published file. {remedy}")  # never the digest of a user's own file
 
     def _read(self, path: str) -> bytes:
         try:

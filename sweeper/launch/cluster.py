@@ -20,7 +20,7 @@ from sweeper.checks import RequestError
 from sweeper.launch.outcome import WorkFailed
 from sweeper.spec.sweep import Resources
 
-LONGEST = 40  # characters of a folder under which Ray's sockets (about 60 more) stay within the system's 107
+LONGEST = 38  # characters of a folder under which Ray's sockets (about 60 more) stay within the system's 107
 PREFIX = "swp"
 
 
@@ -52,7 +52,8 @@ def ray_for_one_sweep(link: Path) -> Iterator[None]:
     with _hushed():
         try:
             link.symlink_to(folder)
-            _init(num_cpus=os.cpu_count() or 1, include_dashboard=False, _temp_dir=folder)
+            # Ray opens its own folder to everybody: it gets one inside the closed one
+            _init(num_cpus=os.cpu_count() or 1, include_dashboard=False, _temp_dir=f"{folder}/r")
             yield
         finally:
             ray.shutdown()

@@ -6,7 +6,6 @@ run, commit, publish.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import threading
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 
 from sweeper import catalog, planning, seeds
 from sweeper.checks import RequestError
+from sweeper.launch.alone import alone
 from sweeper.launch.outcome import Finished, Say, WorkFailed
 from sweeper.launch.progress import Progress
 from sweeper.planning import Plan
@@ -93,15 +93,17 @@ class Driver:
 
     def _go_on(self, vault: Vault, plan: Plan) -> Finished:
         """From sealed candidates to the release, wherever an earlier driver stopped."""
-        with _alone(vault):
+        with alone(vault):
             if vault.phase != RELEASED:
                 self._charged(vault)
                 if vault.meta("started") is None:
                     vault.set_meta("started", time.time())
-                if self._left(vault, plan):
-                    with self._given_back_if_refused(vault, plan), self._store_prepared_meanwhile():
-                        self._run_stages(vault, plan)
-                self._wait_for_release(vault, plan)
+                counts = plan.spec.protocol.releases_all or plan.spec.data.public
+                with Progress(self.say, plan.spec.name, counts=counts) as progress:  # to the end of the wait: it must not show K
+                    if self._left(vault, plan):
+                        with self._given_back_if_refused(vault, plan), self._store_prepared_meanwhile():
+                            self._run_stages(vault, plan, progress)
+                    self._wait_for_release(vault, plan)
                 self._commit(vault)
                 self._fix_release(vault, plan)
             return self._publish(vault, plan)
@@ -135,14 +137,13 @@ class Driver:
                     Ledger(self.home.ledger).commit(reservation, NOTHING, reason="refused before any trial ran")
             raise
 
-    def _run_stages(self, vault: Vault, plan: Plan) -> None:
+    def _run_stages(self, vault: Vault, plan: Plan, progress: Progress) -> None:
         spec, proxy = plan.spec, _proxy(plan)
         for data in filter(None, (proxy, spec.data)):
             self._admit(data, spec.budget_of)
         from sweeper.launch.cluster import ray_for_one_sweep, room_for
 
-        counts = spec.protocol.releases_all or spec.data.public
-        with Progress(self.say, spec.name, counts=counts) as progress, ray_for_one_sweep(vault.directory / "ray"):
+        with ray_for_one_sweep(vault.directory / "ray"):
             room_for(spec.resources)  # asked before any data is opened
             self._stage(vault, plan, proxy or spec.data, SEARCH, progress)
             if proxy is not None:
@@ -152,12 +153,22 @@ class Driver:
                 self._stage(vault, plan, spec.data, FINAL, progress)
 
     def _admit(self, data: DataSpec, budget_of: str) -> None:
-        """The files of a table, fetched if they are not here; refuses what is charged under another name."""
+        """The files of a table, fetched if they are not here.
+
+        Refuses what is charged under another name, and what is declared public and was charged as private.
+        """
         source, cache = data.source, str(self.home.cache)
         if not source.present(cache):
             source.fetch(cache)
+        digest = source.digest(cache)
         if not data.public:
-            Ledger(self.home.ledger).bind(budget_of, source.digest(cache))
+            Ledger(self.home.ledger).bind(budget_of, digest)
+        elif self.home.ledger.exists() and (name := Ledger(self.home.ledger).charged_as(digest)):
+            raise RequestError(
+                f'source {source.kind} is used as public, and its file is charged as private under "{name}" in this ledger: '
+                "publishing trials of it uncharged would undo those guarantees. Use it as private, or another SWEEPER_HOME for a "
+                "benchmark"
+            )
 
     def _stage(self, vault: Vault, plan: Plan, data: DataSpec, stage: str, progress: Progress) -> None:
         """Run the unsettled rows of a stage on a table, which is opened only now."""
@@ -247,18 +258,3 @@ def _proxy(plan: Plan) -> DataSpec | None:
     if plan.spec.protocol.kind != "public-proxy":
         return None
     return DataSpec(source=catalog.resolve("data", plan.spec.protocol.proxy)(), public=True)
-
-
-@contextmanager
-def _alone(vault: Vault) -> Iterator[None]:
-    """One driver per sweep. The kernel frees the lock when its holder is killed."""
-    descriptor = os.open(vault.directory / "driver.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise RequestError(f"sweep {vault.sweep} is being run by another process; wait for it, or stop it first") from None
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -57,7 +57,7 @@ def build_release(vault: Vault, plan: Plan) -> Release:
 
 def score_noise(epsilon: float, rows: int) -> float:
     """Standard deviation of a score: discrete Laplace noise on a count, over the public number of rows."""
-    return math.sqrt(2 * math.exp(-epsilon)) / (1 - math.exp(-epsilon)) / rows
+    return math.sqrt(2 * math.exp(-epsilon)) / -math.expm1(-epsilon) / rows
 
 
 def _trial(row: Row, plan: Plan, fixed: dict[str, Any]) -> ReleasedTrial:

@@ -22,6 +22,7 @@ from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeper.launch.cluster import room_for
+from sweeper.launch.interrupts import heeded
 from sweeper.launch.keeper import Keeper
 from sweeper.launch.open_data import OpenData
 from sweeper.spec.sweep import DataSpec, SweepSpec
@@ -138,7 +139,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
                 verbose=0,
             ),
         )
-        with _quiet():
+        with _quiet(), heeded():
             tuner.fit()
     finally:
         watch.set()

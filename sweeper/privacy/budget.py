@@ -72,7 +72,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         checks.name(data_set=self.data_set)
-        checks.positive(epsilon=self.epsilon)
+        checks.real(1e-6, 1e6, epsilon=self.epsilon)
         checks.probability(delta=self.delta)
         checks.real(1.0, open_low=True, order=self.order)
 
@@ -123,7 +123,7 @@ def filter_order(epsilon: float, delta: float) -> float:
     rho + 2 sqrt(rho L) at a = 1 + sqrt(L/rho); solved for rho. Any order is valid; this one wastes least.
     """
     log_delta = math.log(1 / delta)
-    root = math.sqrt(log_delta + epsilon) - math.sqrt(log_delta)
+    root = epsilon / (math.sqrt(log_delta + epsilon) + math.sqrt(log_delta))
     return 1 + math.sqrt(log_delta) / root
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VERSION = 1  # raised whenever any number computed here could change
+VERSION = 3  # raised whenever any number computed here could change
 
 
 def cached(question: dict[str, Any], compute: Callable[[], Any]) -> Any:
@@ -29,6 +29,7 @@ def cached(question: dict[str, Any], compute: Callable[[], Any]) -> Any:
             return stored["answer"]
     answer = compute()
     with contextlib.suppress(OSError):
+        folder.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)  # the home, closed to others whoever makes it first
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
         with os.fdopen(handle, "w") as file:

@@ -81,6 +81,10 @@ class Ledger:
             for account in _accounts(self._chain.read())
         ]
 
+    def charged_as(self, digest: str) -> str | None:
+        """The name under which a file is charged, if it is."""
+        return next((a.data_set for a in _accounts(self._chain.read()) if digest in a.digests and a.charges), None)
+
     def budget(self, data_set: str) -> Budget | None:
         return Account.replay(data_set, self._chain.read()).budget
 
@@ -110,6 +114,7 @@ class Ledger:
         """
         checks.name(data_set=data_set)
         checks.positive(epsilon=epsilon)
+        checks.real(1e-6, 1e6, epsilon=epsilon)
         checks.probability(delta=delta)
         result: list[Budget] = []
 

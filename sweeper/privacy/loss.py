@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 TAIL = 1e-15  # mass that one composition may move to infinity to keep arrays short
 DIRECT = 200_000_000  # products up to which a convolution is summed directly
+DUST = 1e-150  # masses below it are dropped before a direct sum: products below 1e-308 take a hundred times as long
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,8 @@ def convolved(a: Floats, b: Floats) -> tuple[Floats, float]:
     over all cells, and once the negative half of it is cut the total shows how much there is.
     """
     if len(a) * len(b) <= DIRECT:
-        return np.convolve(a, b), 0.0
+        dropped = float(np.sum(a[a < DUST]) * np.sum(b) + np.sum(b[b < DUST]) * np.sum(a))  # exactly 0 where there is none
+        return np.convolve(np.where(a < DUST, 0.0, a), np.where(b < DUST, 0.0, b)), dropped
     from scipy.signal import fftconvolve
 
     mass = np.maximum(fftconvolve(a, b), 0.0)

@@ -95,7 +95,8 @@ class ScoreSpec:
     def __post_init__(self) -> None:
         checks.one_of(("accuracy",), metric=self.metric)
         checks.one_of(("holdout", "training"), split=self.split)
-        checks.real(0.0, 1000.0, open_low=True, epsilon=self.epsilon)
+        checks.positive(epsilon=self.epsilon)
+        checks.real(1e-6, 100.0, epsilon=self.epsilon)  # below it a score is noise alone, above it is not private
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,6 +139,7 @@ def compare(sweep: str, by: str, home: Home | None = None) -> pd.DataFrame:
 
     checks.one_of(GROUPS, by=by)
     frame = trials(sweep, home)
+    frame = frame[~frame["metric"].str.startswith(schema.PROXY + "_")]  # scores on a proxy table are of another task
     column = frame[GROUPS[by]]
     by_norm = by == "clip" and column.nunique() == 1 and "clip_norm" in frame and frame["clip_norm"].map(schema.finite).all()
     if by_norm:

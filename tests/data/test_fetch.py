@@ -116,7 +116,7 @@ def test_a_broken_file_in_the_cache_is_named_with_the_way_out(tmp_path, broken):
     path = tmp_path / "data/tiny/two.gz"
     source.fetch(str(tmp_path))
     path.write_bytes(broken)
-    with pytest.raises(RequestError, match=r"two\.gz has SHA-256 .*Delete it and run: sweeper data fetch tiny") as caught:
+    with pytest.raises(RequestError, match=r"two\.gz has not the pinned SHA-256 .*run: sweeper data fetch tiny") as caught:
         source.fetch(str(tmp_path))
     assert FILES[1].sha256 in str(caught.value)
     path.unlink()

@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,10 +128,7 @@ def dies_in(where: str) -> str:
 
 
 def table(vault: Path, columns: Sequence[str]) -> dict[int, dict[str, Any]]:
-    """Rows of a vault by index, read from outside while others write."""
-    import sqlite3
-
-    with sqlite3.connect(f"file:{vault / 'vault.db'}?mode=ro", uri=True, timeout=10) as db:
+    """Rows of a vault by index, read from outside while others write. (Read-only, SQLite could not undo what a kill left half.)"""
+    with closing(sqlite3.connect(f"file:{vault / 'vault.db'}?mode=rw", uri=True, timeout=10)) as db:
         rows = db.execute(f"SELECT trial, {', '.join(columns)} FROM trials ORDER BY trial").fetchall()
-    db.close()
     return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows}

@@ -25,7 +25,7 @@ def house(build: Callable[..., House]) -> House:
 
 def test_interrupts_are_clean_and_a_running_sweep_is_not_run_twice(house: House) -> None:
     """One sweep of slow trials: Ctrl-C while trials run, SIGTERM to its resume, then a resume to the end."""
-    spec = SWEEP | {"name": "stopped", "trainer": {"kind": "dp-sgd", "batch_size": 256, "steps": 600}}
+    spec = SWEEP | {"name": "stopped", "trainer": {"kind": "dp-sgd", "batch_size": 256, "steps": 3000}}
     file, secret = house.write(spec), secret_drawing(8, catalog.sweep_from_dict(spec))
     vault = house.home / "vault" / "stopped"
 
