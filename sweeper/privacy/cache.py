@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ VERSION = 3  # raised whenever any number computed here could change
 
 def cached(question: dict[str, Any], compute: Callable[[], Any]) -> Any:
     """The JSON value of `compute()`, from disk when this very question was answered before."""
-    key = json.dumps({"version": VERSION, **question}, sort_keys=True, separators=(",", ":"))
+    versions = {"version": VERSION, "dp_accounting": metadata.version("dp-accounting")}
+    key = json.dumps({**versions, **question}, sort_keys=True, separators=(",", ":"))
     folder = Path(os.environ.get("SWEEPER_HOME") or ".sweeper") / "cache" / "prices"
     path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + ".json")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
