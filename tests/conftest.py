@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads on a busy machine run many times slower than one
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: tests of Ctrl-C need one that can be heard
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOOR = ROOT / "tests" / "FLOOR"  # tests that a whole run must have collected: raise it with the suite, never lower it in silence

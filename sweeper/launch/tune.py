@@ -22,7 +22,6 @@ from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeper.launch.cluster import room_for
-from sweeper.launch.interrupts import heeded
 from sweeper.launch.keeper import Keeper
 from sweeper.launch.open_data import OpenData
 from sweeper.spec.sweep import DataSpec, SweepSpec
@@ -139,7 +138,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
                 verbose=0,
             ),
         )
-        with _quiet(), heeded():
+        with _quiet():
             tuner.fit()
     finally:
         watch.set()
