@@ -41,13 +41,6 @@ class LossPmf:
         above = self.losses > epsilon
         return float(self.infinity + np.sum(self.mass[above] * -np.expm1(epsilon - self.losses[above])))
 
-    def deltas(self) -> Floats:
-        """The profile at the grid's own losses, for losses of at least 0 (shape [number of such losses])."""
-        mass, losses = self.mass[self.losses >= 0], self.losses[self.losses >= 0]
-        tail = np.cumsum(mass[::-1])[::-1]
-        scaled = np.cumsum((mass * np.exp(-losses))[::-1])[::-1]
-        return np.asarray(self.infinity + np.maximum(tail - np.exp(np.minimum(losses, 700.0)) * scaled, 0.0))
-
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 whose divergence is at most delta; inf when there is none."""
         if self.infinity > delta:
