@@ -35,9 +35,14 @@ KINDS: dict[str, dict[str, str]] = {
     },
     "protocol": {
         "select-best": "sweeper.privacy.release:SelectBestProtocol",
+        "subsample-tune": "sweeper.privacy.release:SubsampleTuneProtocol",
         "release-all": "sweeper.privacy.release:ReleaseAllProtocol",
         "public-proxy": "sweeper.privacy.release:PublicProxyProtocol",
         "no-tuning": "sweeper.privacy.release:NoTuningProtocol",
+    },
+    "search": {
+        "random": "sweeper.spec.search:RandomSearch",
+        "grid": "sweeper.spec.search:GridSearch",
     },
 }
 LARGEST_SPEC = 1_000_000  # bytes

@@ -15,12 +15,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sweeper.checks import FieldError, RequestError
-
-Command = Callable[[argparse.Namespace], int]
+from sweeper.commands import ledger, price, unseal
+from sweeper.commands.parts import Command, add_verb, print_json, whole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,10 +88,6 @@ def _keep_traceback() -> str:
     return path
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, default=str, allow_nan=False))
-
-
 # Verbs
 
 
@@ -104,11 +100,14 @@ def _plan(args: argparse.Namespace) -> int:
         plan = service.plan(spec)
     budget = service.budget_for(plan)
     if args.json:
-        _print_json(plan.to_dict() | {"budget": budget})
+        print_json(plan.to_dict() | {"budget": budget})
     else:
         print(plan_text(plan.to_dict(), budget, args.file))
     if budget is not None and budget["over"]:
         raise RequestError(_over(budget))
+    if args.reserve:
+        held = service.reserve(plan)
+        print(f"reserved: {held}\nnext: sweeper run {args.file} --reservation {held}", file=sys.stderr if args.json else sys.stdout)
     return 0
 
 
@@ -137,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
     spec = _named(args)
     args.sweep = spec.name
     with _errors_name(args.file):
-        finished = service.run(spec, say=_say)
+        finished = service.run(spec, say=_say, reservation=args.reservation)
     return _finish(finished, args)
 
 
@@ -149,11 +148,17 @@ def _resume(args: argparse.Namespace) -> int:
 
 def _finish(finished: Any, args: argparse.Namespace) -> int:
     name = finished.plan.spec.name
+    if finished.drew_nothing:
+        if args.json:
+            print_json({"sweep": name, "best": None, "drew_nothing": True, "guarantee": finished.plan.guarantee.to_dict()})
+        else:
+            print(f"sweep {name} drew no run, as its law may: no answer is what it released, and the charge stands.")
+        return 0
     if finished.best is None:
         print(f"sweep {name}: every released trial failed or diverged; the charge stands. Try smaller step sizes.", file=sys.stderr)
         return 1
     if args.json:
-        _print_json(finished.best.to_dict())
+        print_json(finished.best.to_dict())
         return 0
     print(_best_text(finished.best, finished.plan.to_dict()))
     print(f"next: sweeper ui     sweeper compare {name} --by clip     sweeper ledger")
@@ -165,7 +170,7 @@ def _best(args: argparse.Namespace) -> int:
 
     found = service.best(args.sweep)
     if args.json:
-        _print_json(found.to_dict())
+        print_json(found.to_dict())
     else:
         print(_best_text(found, None))
     return 0
@@ -192,6 +197,8 @@ def _best_text(best: Any, plan: dict[str, Any] | None) -> str:
         lines.append(f"(a report of this run alone would say epsilon {plan['epsilon_one_trial']:.2f}, which is not the truth)")
     if best.model_uri:
         lines.append(f'model: mlflow model "{best.model_uri}"     load: {best.load}')
+    if best.ledger_head:
+        lines.append(f"charged: sweeper ledger verify --head {best.ledger_head}")
     return "\n".join(lines)
 
 
@@ -201,7 +208,7 @@ def _compare(args: argparse.Namespace) -> int:
 
     frame, note = service.compare(args.sweep, by=args.by), service.compare_note(args.sweep)
     if args.json:
-        _print_json({"groups": json.loads(frame.to_json(orient="records")), "note": note})
+        print_json({"groups": json.loads(frame.to_json(orient="records")), "note": note})
         return 0
     print(table([str(c) for c in frame.columns], [[_cell(v) for v in row] for row in frame.itertuples(index=False)]))
     if note:
@@ -219,36 +226,11 @@ def _status(args: argparse.Namespace) -> int:
 
     rows = service.status(args.sweep)
     if args.json:
-        _print_json(rows)
+        print_json(rows)
     elif rows:
         print(table(list(rows[0]), [list(row.values()) for row in rows]))
     else:
         print("no sweep was run here. Try: sweeper plan jobs/adult_logistic_clip.yaml")
-    return 0
-
-
-def _price(args: argparse.Namespace) -> int:
-    from sweeper.privacy.price import Question, answer
-    from sweeper.report.bill import price_text
-
-    question = Question(
-        sampling_probability=args.sampling_probability,
-        steps=args.steps,
-        delta=args.delta,
-        noise_multiplier=args.noise_multiplier,
-        epsilon=args.epsilon,
-        protocol=args.protocol,
-        law=args.law,
-        eta=args.eta,
-        mean=args.mean,
-        max_trials=args.max_trials,
-        trials=args.trials,
-    )
-    result = answer(question)
-    if args.json:
-        _print_json(result)
-    else:
-        print(price_text(result))
     return 0
 
 
@@ -259,7 +241,7 @@ def _kinds(args: argparse.Namespace) -> int:
 
     rows = catalog.kinds(args.family)
     if args.json:
-        _print_json([asdict(row) for row in rows])
+        print_json([asdict(row) for row in rows])
         return 0
     family = None
     for row in rows:
@@ -271,54 +253,13 @@ def _kinds(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ledger(args: argparse.Namespace) -> int:
-    from sweeper import service
-    from sweeper.report.tables import table
-
-    standings, charges = service.ledger_standings(), service.ledger_reservations()
-    if args.json:
-        _print_json({"data_sets": [s.to_dict() for s in standings], "charges": charges})
-        return 0
-    if not standings:
-        print("nothing is charged and no budget is set. Set one: sweeper ledger set-budget adult --epsilon 8 --delta 1e-4")
-        return 0
-    rows = []
-    for s in standings:
-        budget = f"{s.budget.epsilon:.2f} at delta {s.budget.delta:.0e}" if s.budget else "none set"
-        rows.append([s.data_set, budget, _eps(s.spent.epsilon), f"{s.left:.2f}", s.open_reservations])
-    print(table(["data set", "budget", "spent", "left", "open"], rows, align="llrrr"))
-    if charges:
-        print()
-        lines = [
-            [c["sweep"], c["data_set"], c["state"], _eps(c["guarantee"]["epsilon"]), f"{c['guarantee']['delta']:.0e}", c["who"]]
-            for c in charges
-        ]
-        print(table(["charge", "data set", "state", "epsilon", "delta", "who"], lines, align="lllrrl"))
-    return 0
-
-
-def _eps(value: float | None) -> str:
-    return "infinite" if value is None or not math.isfinite(value) else f"{value:.2f}"
-
-
-def _set_budget(args: argparse.Namespace) -> int:
-    from sweeper import service
-
-    budget = service.set_budget(args.data_set, args.epsilon, args.delta)
-    if args.json:
-        _print_json(budget)
-    else:
-        print(f"budget of {args.data_set}: epsilon {args.epsilon:g} at delta {args.delta:g}")
-    return 0
-
-
 def _data_list(args: argparse.Namespace) -> int:
     from sweeper import service
     from sweeper.report.tables import table
 
     rows = service.data_sets()
     if args.json:
-        _print_json(rows)
+        print_json(rows)
     else:
         print(table(list(rows[0]), [[_yes(v) for v in row.values()] for row in rows]))
     return 0
@@ -333,7 +274,7 @@ def _data_fetch(args: argparse.Namespace) -> int:
 
     files = service.fetch(args.source)
     if args.json:
-        _print_json({"files": files})
+        print_json({"files": files})
     else:
         print(f"{args.source}: {len(files)} files, hashes verified")
     return 0
@@ -345,7 +286,7 @@ def _data_show(args: argparse.Namespace) -> int:
 
     facts = service.show(args.source)
     if args.json:
-        _print_json(facts)
+        print_json(facts)
         return 0
     print(f"{facts['kind']}: n = {facts['rows']:,}, {facts['features']} features, {facts['classes']} classes")
     print(f"stated by {facts['stated_by']}; nothing here was read from the rows\n")
@@ -422,101 +363,44 @@ def _parser() -> argparse.ArgumentParser:
         ("plan", _plan, "price a sweep; opens no data", "sweeper plan jobs/adult_logistic_clip.yaml --json"),
         ("run", _run, "reserve, run on Ray, release what is paid for", "sweeper run jobs/adult_logistic_clip.yaml"),
     ):
-        verb = _verb(verbs, name, command, summary, example)
+        verb = add_verb(verbs, name, command, summary, example)
         verb.add_argument("file", metavar="FILE", help="a sweep in YAML")
         verb.add_argument("--name", help="run under this name instead of the file's")
-    _named_verb(verbs, "resume", _resume, "run what a sweep left unsettled, nothing twice", "sweeper resume adult-clip")
-    _named_verb(verbs, "best", _best, "the best released setting with its whole bill", "sweeper best adult-clip --json")
-    compare = _named_verb(verbs, "compare", _compare, "released trials in groups", "sweeper compare adult-clip --by clip")
+        if name == "plan":
+            verb.add_argument("--reserve", action="store_true", help="charge the price now; prints an id for run --reservation")
+        else:
+            verb.add_argument("--reservation", metavar="ID", help="pay with what plan --reserve has reserved")
+    _namedadd_verb(verbs, "resume", _resume, "run what a sweep left unsettled, nothing twice", "sweeper resume adult-clip")
+    _namedadd_verb(verbs, "best", _best, "the best released setting with its whole bill", "sweeper best adult-clip --json")
+    compare = _namedadd_verb(verbs, "compare", _compare, "released trials in groups", "sweeper compare adult-clip --by clip")
     compare.add_argument("--by", default="clip", help="clip, step, trainer or protocol (default: clip)")
-    status = _verb(verbs, "status", _status, "phase of each sweep; nothing sealed", "sweeper status adult-clip")
+    status = add_verb(verbs, "status", _status, "phase of each sweep; nothing sealed", "sweeper status adult-clip")
     status.add_argument("sweep", nargs="?", metavar="NAME")
-    kinds = _verb(verbs, "kinds", _kinds, "every kind with a line and an example", "sweeper kinds clip --json")
-    kinds.add_argument("family", nargs="?", metavar="FAMILY", help="clip, step, trainer, model, data or protocol")
+    kinds = add_verb(verbs, "kinds", _kinds, "every kind with a line and an example", "sweeper kinds clip --json")
+    kinds.add_argument("family", nargs="?", metavar="FAMILY", help="clip, step, trainer, model, data, protocol or search")
 
-    price = _verb(
-        verbs, "price", _price, "the calculator: what a protocol costs, without a sweep file",
-        "sweeper price --noise-multiplier 1 --sampling-probability 0.01 --steps 2000 --delta 1e-5 \\\n"
-        "      --protocol select-best --law tnb --eta 1 --mean 10\n"
-        "  sweeper price --epsilon 2 --sampling-probability 0.01 --steps 2000 --delta 1e-5",
-    )  # fmt: skip
-    price.add_argument("--noise-multiplier", type=_number, help="noise standard deviation over sensitivity; or give --epsilon")
-    price.add_argument("--epsilon", type=_number, help="the whole bill; the noise multiplier is then found")
-    price.add_argument("--sampling-probability", type=_number, required=True, help="q = batch size / n; 1 is the plain Gaussian")
-    price.add_argument("--steps", type=_whole, required=True)
-    price.add_argument("--delta", type=_number, required=True)
-    price.add_argument("--protocol", default="no-tuning", help="select-best, release-all, public-proxy or no-tuning (default)")
-    price.add_argument("--law", default="tnb", help="of the secret number of runs: tnb (default), geometric or logarithmic")
-    price.add_argument("--eta", type=_number, help="shape of tnb (default 1)")
-    price.add_argument("--mean", type=_number, help="mean number of runs, before --max-trials")
-    price.add_argument("--max-trials", type=_whole, help="condition on at most this many runs")
-    price.add_argument("--trials", type=_whole, help="number of runs of release-all")
-
-    ledger = _verb(
-        verbs,
-        "ledger",
-        _ledger,
-        "budgets and charges",
-        "sweeper ledger\n  sweeper ledger set-budget adult --epsilon 8 --delta 1e-4",
-    )
-    actions = ledger.add_subparsers(metavar="ACTION")
-    budget = _verb(
-        actions,
-        "set-budget",
-        _set_budget,
-        "what may ever be spent on a data set",
-        "sweeper ledger set-budget adult --epsilon 8 --delta 1e-4",
-    )
-    budget.add_argument("data_set", metavar="DATA")
-    budget.add_argument("--epsilon", type=_number, required=True)
-    budget.add_argument("--delta", type=_number, default=1e-4, help="default 1e-4: ten times the 1e-5 that a sweep usually states")
+    price.add(verbs)
+    ledger.add(verbs)
+    unseal.add(verbs, _say)
 
     data = verbs.add_parser("data", help="sources: list, fetch, show", description="Data sources.")
     actions = data.add_subparsers(metavar="ACTION", required=True)
-    _verb(actions, "list", _data_list, "the sources and whether their files are here", "sweeper data list")
+    add_verb(actions, "list", _data_list, "the sources and whether their files are here", "sweeper data list")
     for name, command, summary in (
         ("fetch", _data_fetch, "fetch a source's files and check their hashes"),
         ("show", _data_show, "what is public about a source"),
     ):
-        _verb(actions, name, command, summary, f"sweeper data {name} adult").add_argument("source", metavar="SOURCE")
+        add_verb(actions, name, command, summary, f"sweeper data {name} adult").add_argument("source", metavar="SOURCE")
 
-    ui = _verb(verbs, "ui", _ui, "MLflow's pages on the right store", "sweeper ui --port 5001", machine=False)
-    ui.add_argument("--port", type=_whole, default=5000)
+    ui = add_verb(verbs, "ui", _ui, "MLflow's pages on the right store", "sweeper ui --port 5001", machine=False)
+    ui.add_argument("--port", type=whole, default=5000)
     return parser
 
 
-def _verb(verbs: Any, name: str, command: Command, summary: str, example: str, machine: bool = True) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog=f"example:\n  {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=command)
-    if machine:
-        parser.add_argument("--json", action="store_true", help="for machines")
-    return parser
-
-
-def _named_verb(verbs: Any, name: str, command: Command, summary: str, example: str) -> argparse.ArgumentParser:
-    parser = _verb(verbs, name, command, summary, example)
+def _namedadd_verb(verbs: Any, name: str, command: Command, summary: str, example: str) -> argparse.ArgumentParser:
+    parser = add_verb(verbs, name, command, summary, example)
     parser.add_argument("sweep", metavar="NAME")
     return parser
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def _whole(text: str) -> int:
-    return int(text)
-
-
-_number.__name__, _whole.__name__ = "number", "whole number"  # what argparse calls them in its errors
 
 
 def _version() -> str:

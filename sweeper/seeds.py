@@ -26,8 +26,8 @@ SWEEP = -1  # the trial number of streams that belong to the sweep as a whole
 
 # Purposes. A trial's:
 SAMPLING, NOISE, INIT, SCORE = "sampling", "noise", "init", "score"
-# The sweep's:
-COUNT, CANDIDATES, TIES = "count", "candidates", "ties"
+# The sweep's (SUBSET: which rows a subsample-tune sweep tunes on):
+COUNT, CANDIDATES, TIES, SUBSET = "count", "candidates", "ties", "subset"
 
 _DOMAIN = b"sweeper.seeds.1"
 _MT_WORDS = 624
@@ -56,6 +56,10 @@ class Streams:
         if not isinstance(self.secret, bytes) or len(self.secret) != SECRET_BYTES:
             raise FieldError("secret", checks.MISSING, f"must be {SECRET_BYTES} bytes", "Use sweeper.seeds.new_secret().")
         checks.whole(SWEEP, trial=self.trial)
+
+    def of_sweep(self) -> Streams:
+        """The streams of the sweep that this trial belongs to."""
+        return Streams(self.secret, SWEEP)
 
     def generator(self, purpose: str) -> numpy.random.Generator:
         """A numpy generator (Philox) whose counter and key are filled from the key."""

@@ -6,13 +6,15 @@ import getpass
 import math
 import os
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweeper import catalog, planning, seeds
+from sweeper import catalog, checks, planning, seeds
 from sweeper.checks import FieldError, RequestError
 from sweeper.launch.outcome import Finished, Say, silent
 from sweeper.planning import Plan
+from sweeper.privacy.chain import Head
 from sweeper.privacy.ledger import Ledger, Standing
 from sweeper.spec.sweep import SweepSpec
 from sweeper.store.home import Home
@@ -39,16 +41,16 @@ def plan(spec: SweepSpec | Mapping[str, Any] | str | Path) -> Plan:
 
 
 def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
-    """The budget a plan would draw on: data_set, epsilon, delta, spent, after, over. None when none is set or nothing is charged.
+    """The budget a plan would draw on: data_set, epsilon, delta, spent, after, over, head. None without one, or without a charge.
 
     spent and after are None where they are infinite.
     """
     if plan.spec.data.public:
         return None
     home = home or Home()
-    if not home.ledger.exists():
+    if not home.ledger_exists():
         return None
-    ledger, name = Ledger(home.ledger), plan.spec.budget_of
+    ledger, name = Ledger(home.ledger_uri), plan.spec.budget_of
     budget = ledger.budget(name)
     if budget is None:
         return None
@@ -60,6 +62,7 @@ def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
         "spent": spent if math.isfinite(spent) else None,
         "after": after if math.isfinite(after) else None,
         "over": not after <= budget.epsilon,
+        "head": "{0.seq}:{0.hash}".format(ledger.head()),
     }
 
 
@@ -69,11 +72,12 @@ def run(
     home: Home | None = None,
     say: Say = silent,
     secret: bytes | None = None,
+    reservation: str | None = None,
 ) -> Finished:
     """Reserve the price, seal the candidates, run them on Ray, release what is paid for.
 
     `secret` replaces the operating system's randomness, for replays: the guarantee is then marked `seeded`, which is no privacy
-    against whoever knows the secret; private data refuses it.
+    against whoever knows the secret; private data refuses it. `reservation`: the id that `reserve` gave for this very sweep.
 
     Raises:
       RequestError: over budget, no budget, a name that exists, a table that is not what was stated. Nothing is charged then.
@@ -83,7 +87,10 @@ def run(
     spec = spec_of(spec)
     if secret is not None and not spec.data.public:
         raise RequestError("a secret given by the user cannot protect private data; leave it out, or declare data.public: true")
-    return Driver(home or Home(), say).run(planning.plan(spec, seeded=secret is not None), secret or seeds.new_secret(), _who())
+    home, planned = home or Home(), planning.plan(spec, seeded=secret is not None)
+    if reservation is not None:
+        reservation = _whole_id(Ledger(home.ledger_uri), reservation)
+    return Driver(home, say).run(planned, secret or seeds.new_secret(), _who(), reservation)
 
 
 def resume(sweep: str, *, home: Home | None = None, say: Say = silent) -> Finished:
@@ -158,19 +165,127 @@ def status(sweep: str | None = None, *, home: Home | None = None) -> list[dict[s
 def ledger_standings(home: Home | None = None) -> list[Standing]:
     """Budget and spending of every data set."""
     home = home or Home()
-    return Ledger(home.ledger).data_sets() if home.ledger.exists() else []
+    return Ledger(home.ledger_uri).data_sets() if home.ledger_exists() else []
 
 
 def ledger_reservations(home: Home | None = None) -> list[dict[str, Any]]:
     """Every charge, oldest first."""
     home = home or Home()
-    return [r.to_dict() for r in Ledger(home.ledger).reservations()] if home.ledger.exists() else []
+    return [r.to_dict() for r in Ledger(home.ledger_uri).reservations()] if home.ledger_exists() else []
+
+
+def ledger_head(home: Home | None = None) -> str | None:
+    """seq:hash of the ledger's last row, which bills quote so that a rebuilt ledger shows; None when there is no row."""
+    home = home or Home()
+    if not home.ledger_exists():
+        return None
+    head = Ledger(home.ledger_uri).head()
+    return None if head.seq == 0 else f"{head.seq}:{head.hash}"
+
+
+def ledger_verify(head: str | None = None, *, home: Home | None = None) -> dict[str, Any]:
+    """rows, head, broken: the first row that is not what was appended, or the quoted `head` (seq:hash) that is gone."""
+    home = home or Home()
+    if not home.ledger_exists():
+        raise RequestError(f"there is no ledger at {home.ledger}; SWEEPER_HOME or SWEEPER_LEDGER_URI may point elsewhere")
+    ledger = Ledger(home.ledger_uri)
+    quoted = None
+    if head is not None:
+        seq, _, digest = head.partition(":")
+        if not (seq.isdigit() and digest):
+            raise FieldError("head", head, "must be SEQ:HASH, as a bill quotes it")
+        quoted = Head(seq=int(seq), hash=digest)
+    broken, last = ledger.verify(quoted), ledger.head()
+    return {"rows": last.seq, "head": f"{last.seq}:{last.hash}", "broken": None if broken is None else broken.to_dict()}
+
+
+def ledger_release(reservation: str, reason: str, *, home: Home | None = None) -> dict[str, Any]:
+    """Give back a reservation that no run has started. A unique beginning of the id will do."""
+    ledger = Ledger((home or Home()).ledger_uri)
+    return ledger.release(_whole_id(ledger, reservation), reason).to_dict()
+
+
+def ledger_recover(sweep: str, *, give_back: bool = False, home: Home | None = None) -> list[dict[str, Any]]:
+    """What is known of every charge of a sweep; with `give_back`, those that provably opened no data cost nothing afterwards."""
+    from sweeper.launch.recovery import recover
+
+    return recover(home or Home(), sweep, give_back=give_back)
+
+
+def ledger_export(data_set: str | None = None, *, home: Home | None = None) -> dict[str, Any]:
+    """What the statement is made of: budgets, charges, the head of the chain."""
+    home = home or Home()
+    standings = [s.to_dict() for s in ledger_standings(home)]
+    if data_set is not None and data_set not in {s["data_set"] for s in standings}:
+        known = [s["data_set"] for s in standings]
+        raise FieldError("data set", data_set, f"is not in the ledger{checks.suggestion(data_set, known)}", "See: sweeper ledger.")
+    chosen = [s for s in standings if data_set in (None, s["data_set"])]
+    charges = [c for c in ledger_reservations(home) if data_set in (None, c["data_set"])]
+    return {"data_sets": chosen, "charges": charges, "head": ledger_head(home)}
+
+
+def ledger_csv(data_set: str | None = None, *, home: Home | None = None) -> str:
+    """One line per charge."""
+    from sweeper.report.statement import charges_csv
+
+    return charges_csv(ledger_export(data_set, home=home)["charges"])
+
+
+def ledger_statement(data_set: str | None = None, *, home: Home | None = None) -> str:
+    """The privacy statement as one HTML page."""
+    from sweeper.report.statement import statement_html
+
+    found = ledger_export(data_set, home=home)
+    seq, _, digest = (found["head"] or "0:none").partition(":")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return statement_html(found["data_sets"], found["charges"], {"seq": int(seq), "hash": digest}, made)
+
+
+def reserve(plan: Plan, *, home: Home | None = None) -> str:
+    """Hold a plan's price now, for a later run of the same sweep; the reservation's id.
+
+    Raises:
+      RequestError: over budget, no budget, or nothing to charge.
+    """
+    if plan.spec.data.public:
+        raise RequestError("data.public is true: nothing is charged, so there is nothing to reserve")
+    home = (home or Home()).ensure()
+    spec = plan.spec
+    return Ledger(home.ledger_uri).reserve(spec.budget_of, spec.name, plan.fingerprint, plan.event, plan.guarantee, _who())
+
+
+def unseal_quote(sweep: str, *, home: Home | None = None) -> dict[str, Any]:
+    """What publishing every trial of a sweep would cost. Charges nothing."""
+    from sweeper.launch.unseal import Unsealing
+
+    with Unsealing(home or Home(), sweep) as unsealing:
+        return unsealing.quote()
+
+
+def unseal(sweep: str, *, home: Home | None = None, say: Say = silent) -> dict[str, Any]:
+    """Charge the price of all trials, publish them, and give back what the number of runs leaves over. A second call is free.
+
+    Raises:
+      RequestError: over budget, or nothing is sealed. Nothing is charged or shown then.
+    """
+    from sweeper.launch.unseal import Unsealing
+
+    with Unsealing(home or Home(), sweep) as unsealing:
+        return unsealing.run(_who(), say)
+
+
+def _whole_id(ledger: Ledger, beginning: str) -> str:
+    found = [r.id for r in ledger.reservations() if beginning and r.id.startswith(beginning)]
+    if len(found) != 1:
+        rule = "is the beginning of no reservation" if not found else f"is the beginning of {len(found)} reservations"
+        raise FieldError("reservation", beginning, rule, "See: sweeper ledger --json.")
+    return found[0]
 
 
 def set_budget(data_set: str, epsilon: float, delta: float, *, home: Home | None = None) -> dict[str, Any]:
     """Set what may ever be spent on a data set."""
     home = (home or Home()).ensure()
-    return Ledger(home.ledger).set_budget(data_set, epsilon, delta, _who()).to_dict()
+    return Ledger(home.ledger_uri).set_budget(data_set, epsilon, delta, _who()).to_dict()
 
 
 def data_sets(home: Home | None = None) -> list[dict[str, Any]]:

@@ -34,7 +34,8 @@ def data_cache() -> str:
 @pytest.fixture(autouse=True, scope="session")
 def _a_home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing a test does reaches the developer's own ledger, cache of prices or store."""
-    before = {name: os.environ.pop(name, None) for name in ("SWEEPER_HOME", "SWEEPER_DATA", "SWEEPER_MLFLOW_URI", "RAY_ADDRESS")}
+    names = ("SWEEPER_HOME", "SWEEPER_DATA", "SWEEPER_MLFLOW_URI", "SWEEPER_LEDGER_URI", "RAY_ADDRESS")
+    before = {name: os.environ.pop(name, None) for name in names}
     os.environ["SWEEPER_HOME"] = str(tmp_path_factory.mktemp("home"))
     yield
     for name, value in before.items():

@@ -164,8 +164,12 @@ def test_new_secrets_differ():
     assert {len(s) for s in secrets} == {32}
 
 
+def test_a_trials_streams_know_those_of_its_sweep():
+    assert Streams(SECRET, 7).of_sweep() == Streams(SECRET, seeds.SWEEP) != Streams(SECRET, 7)
+
+
 def test_purposes_differ():
-    names = [seeds.SAMPLING, seeds.NOISE, seeds.INIT, seeds.SCORE, seeds.COUNT, seeds.CANDIDATES, seeds.TIES]
+    names = [seeds.SAMPLING, seeds.NOISE, seeds.INIT, seeds.SCORE, seeds.COUNT, seeds.CANDIDATES, seeds.TIES, seeds.SUBSET]
     assert len(set(names)) == len(names)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from sweeper import checks
 from sweeper.checks import FieldError
-from sweeper.privacy.events import Event, Gaussian, PoissonSubsampled
+from sweeper.privacy.events import REPLACE_ONE, ZERO_OUT, Event, FixedSizeSampled, Gaussian, PoissonSubsampled
 
 if TYPE_CHECKING:
     import numpy
@@ -25,11 +25,11 @@ class PoissonSampler:
 
     rows: int
     batch_size: int  # expected, public
+    kind: ClassVar[str] = "poisson"
+    relation: ClassVar[str] = ZERO_OUT
 
     def __post_init__(self) -> None:
-        checks.whole(1, rows=self.rows, batch_size=self.batch_size)
-        if self.batch_size > self.rows:
-            raise FieldError("batch_size", self.batch_size, f"must be at most the number of training rows, {self.rows:,}")
+        _check(self.rows, self.batch_size)
 
     @property
     def sampling_probability(self) -> float:
@@ -43,3 +43,44 @@ class PoissonSampler:
     def event(self, event: Gaussian) -> Event:
         """The event of applying `event` to one batch."""
         return PoissonSubsampled(sampling_probability=self.sampling_probability, event=event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedSizeSampler:
+    """Every batch is a uniform set of exactly batch_size distinct rows; batches of different steps are independent.
+
+    Guarantee: that of sweeper.privacy.events.FixedSizeSampled, whose noise multiplier, like every other, is in units of one
+    record's bound: the event counts that a replaced record moves a clipped sum by twice that.
+    Relation: replace-one. Under zero-out the number of real records in a batch would depend on the record, and no bound for that
+    is stated here. `rows` is the public number of training rows.
+    """
+
+    rows: int
+    batch_size: int  # exact, public
+    kind: ClassVar[str] = "without-replacement"
+    relation: ClassVar[str] = REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        _check(self.rows, self.batch_size)
+
+    @property
+    def sampling_probability(self) -> float:
+        return self.batch_size / self.rows
+
+    def draw(self, generator: numpy.random.Generator) -> numpy.ndarray:
+        """Distinct rows in [0, rows), int64, in no particular order."""
+        return generator.choice(self.rows, size=self.batch_size, replace=False, shuffle=False)
+
+    def event(self, event: Gaussian) -> Event:
+        """The event of applying `event` to one batch."""
+        return FixedSizeSampled(self.rows, self.batch_size, event)
+
+
+Sampler = PoissonSampler | FixedSizeSampler
+SAMPLERS: dict[str, type[Sampler]] = {sampler.kind: sampler for sampler in (PoissonSampler, FixedSizeSampler)}
+
+
+def _check(rows: int, batch_size: int) -> None:
+    checks.whole(1, rows=rows, batch_size=batch_size)
+    if batch_size > rows:
+        raise FieldError("batch_size", batch_size, f"must be at most the number of training rows, {rows:,}")

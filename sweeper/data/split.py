@@ -1,4 +1,4 @@
-"""Which rows are held out: a public function of row position, never of contents."""
+"""Which rows are held out, and which a sweep tunes on: functions of row position, never of contents."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import struct
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from sweeper import checks, seeds
 from sweeper.checks import FieldError
 
 if TYPE_CHECKING:
     import numpy
 
+    from sweeper.seeds import Streams
     from sweeper.spec.sweep import DataSpec
 
 _DOMAIN = b"sweeper.split.1\0"
@@ -56,6 +58,22 @@ def split_rows(spec: DataSpec) -> tuple[numpy.ndarray, numpy.ndarray]:
         words, limit = np.frombuffer(_stream(spec), dtype=">u8"), _threshold(spec)
         held = words <= np.uint64(limit - 1) if limit else np.zeros(spec.rows, dtype=np.bool_)
     return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def secret_part(rows: int, fraction: float, streams: Streams) -> numpy.ndarray:
+    """bool [rows]: which of the training rows are in the secret part. Each is, independently, with probability `fraction`.
+
+    Guarantee: that of sweeper.privacy.events.RandomPart and PoissonSubsampled: position i is decided by the i-th 64-bit word of a
+    stream of the sweep's secret, whatever any record holds. Equal streams give equal parts, so that a resumed sweep has the same.
+    Law: a word below fraction * 2^64 puts its row in, compared exactly.
+    Relation: zero-out, `rows` public.
+    """
+    import numpy as np
+
+    checks.real(0.0, 1.0, fraction=fraction)
+    words = streams.of_sweep().generator(seeds.SUBSET).integers(0, 2**64, size=rows, dtype=np.uint64)
+    limit = math.ceil(Fraction(fraction) * 2**64)
+    return words <= np.uint64(limit - 1) if limit else np.zeros(rows, dtype=np.bool_)
 
 
 def _stream(spec: DataSpec) -> bytes:

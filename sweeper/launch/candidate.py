@@ -11,9 +11,15 @@ from sweeper.spec.sweep import DataSpec, SweepSpec, TrialSpec
 
 
 def trial_spec(
-    spec: SweepSpec, noise_multiplier: float, index: int, candidate: Mapping[str, Any], data: DataSpec | None = None
+    spec: SweepSpec,
+    noise_multiplier: float,
+    index: int,
+    candidate: Mapping[str, Any],
+    data: DataSpec | None = None,
+    *,
+    final: bool = False,
 ) -> TrialSpec:
-    """The complete trial of a candidate of a sweep, on the sweep's own table or on `data`."""
+    """The complete trial of a candidate of a sweep, on the sweep's own table or on `data`; `final`: the run after the search."""
     clip, step = spec.space.build(candidate)
     return TrialSpec(
         index=index,
@@ -25,6 +31,7 @@ def trial_spec(
         candidate=dict(candidate),
         data=data or spec.data,
         score=spec.score,
+        part=spec.protocol.part(final=final),
     )
 
 

@@ -20,7 +20,6 @@ from sweeper.launch.outcome import Finished, Say, WorkFailed
 from sweeper.launch.progress import Progress
 from sweeper.planning import Plan
 from sweeper.privacy.account import COMMITTED, RESERVED
-from sweeper.privacy.events import NOTHING
 from sweeper.privacy.ledger import Ledger
 from sweeper.seeds import SWEEP, Streams
 from sweeper.spec.sweep import DataSpec
@@ -37,22 +36,27 @@ class Driver:
     def __init__(self, home: Home, say: Say) -> None:
         self.home, self.say = home, say
 
-    def run(self, plan: Plan, secret: bytes, who: str) -> Finished:
-        """The whole of a new sweep."""
+    def run(self, plan: Plan, secret: bytes, who: str, held: str | None = None) -> Finished:
+        """The whole of a new sweep. `held`: a reservation made earlier for this very sweep, instead of a new one."""
         spec = plan.spec
         self.home.ensure()
         if directory_of(self.home.path, spec.name).exists():
             raise RequestError(f"sweep {spec.name} exists: sweeper resume {spec.name}, or choose another name")
         reservation = None
         if not spec.data.public:
-            ledger = Ledger(self.home.ledger)
-            reservation = ledger.reserve(spec.budget_of, spec.name, plan.fingerprint, plan.event, plan.guarantee, who)
-            self.say(f"reserved epsilon {plan.guarantee.epsilon:.2f} of {spec.budget_of}")
+            ledger = Ledger(self.home.ledger_uri)
+            if held is None:
+                reservation = ledger.reserve(spec.budget_of, spec.name, plan.fingerprint, plan.event, plan.guarantee, who)
+                self.say(f"reserved epsilon {plan.guarantee.epsilon:.2f} of {spec.budget_of}")
+            else:
+                reservation = self._held(ledger, held, plan)
+        elif held is not None:
+            raise RequestError("data.public is true: nothing is charged, so the run takes no reservation; leave it out")
         try:
             vault = self._seal(plan, secret, reservation)
         except BaseException:
-            if reservation is not None and not self._sealed(spec.name, reservation):
-                ledger.commit(reservation, NOTHING, reason="refused before any data was opened")
+            if reservation is not None and held is None and not self._sealed(spec.name, reservation):
+                ledger.release(reservation, "refused before any data was opened")
             raise
         with vault:
             return self._go_on(vault, plan)
@@ -67,20 +71,34 @@ class Driver:
                 raise RequestError(f"sweep {sweep} was sealed by another version of sweeper, which must finish it")
             return self._go_on(vault, plan)
 
+    def _held(self, ledger: Ledger, held: str, plan: Plan) -> str:
+        """A reservation that pays for this plan and that nobody runs on yet; `Ledger.start` settles races later."""
+        found = ledger.find(held)
+        if found.state != RESERVED or found.started:
+            state = "is in use by another run" if found.state == RESERVED else f"is {found.state}"
+            raise RequestError(f"reservation {held[:12]} of sweep {found.sweep} {state}; run without --reservation to reserve anew")
+        if found.fingerprint != plan.fingerprint or found.data_set != plan.spec.budget_of:
+            raise RequestError(
+                f"reservation {held[:12]} was made for another sweep or another version of this file, and pays for nothing else. "
+                f"Reserve again: sweeper plan FILE --reserve, and: sweeper ledger release {held[:12]}"
+            )
+        self.say(f"reserved earlier: epsilon {plan.guarantee.epsilon:.2f} of {plan.spec.budget_of}")
+        return held
+
     def _seal(self, plan: Plan, secret: bytes, reservation: str | None) -> Vault:
-        """K and every candidate, i.i.d. with replacement, in one transaction."""
-        streams = Streams(secret, SWEEP)
-        count = plan.spec.protocol.draw_count(streams.bits(seeds.COUNT).uniforms())
+        """K and every candidate, in one transaction. Only a law that was accepted with it draws no candidate at all."""
+        spec, streams = plan.spec, Streams(secret, SWEEP)
+        count = spec.protocol.draw_count(streams.bits(seeds.COUNT).uniforms())
         uniforms = streams.bits(seeds.CANDIDATES).uniforms()
         return Vault.create(
             self.home.path,
-            plan.spec.name,
+            spec.name,
             spec=plan.to_dict()["spec"],
             plan=plan.to_dict(),
             fingerprint=plan.fingerprint,
             secret=secret,
             reservation=reservation,
-            candidates=[plan.spec.space.draw(uniforms) for _ in range(count)],
+            candidates=spec.search.candidates(spec.space, count, uniforms),
         )
 
     def _sealed(self, sweep: str, reservation: str) -> bool:
@@ -113,7 +131,7 @@ class Driver:
         reservation = vault.meta("reservation")
         if reservation is None:
             return
-        known = {r.id: r.state for r in Ledger(self.home.ledger).reservations()}
+        known = {r.id: r.state for r in Ledger(self.home.ledger_uri).reservations()}
         if known.get(reservation) not in (RESERVED, COMMITTED):
             raise RequestError(
                 f"the charge of sweep {vault.sweep} is not in the ledger at {self.home.ledger}, so it cannot go on: restore that "
@@ -121,7 +139,9 @@ class Driver:
             )
 
     def _left(self, vault: Vault, plan: Plan) -> bool:
-        return bool(vault.unsettled()) or (_proxy(plan) is not None and not vault.count(FINAL))
+        """Whether a run is left: one that is sealed and not settled, or the final one of a search that found something."""
+        final = plan.spec.protocol.final_run and vault.count(SEARCH) > 0
+        return bool(vault.unsettled()) or (final and not vault.count(FINAL))
 
     @contextmanager
     def _given_back_if_refused(self, vault: Vault, plan: Plan) -> Iterator[None]:
@@ -129,13 +149,22 @@ class Driver:
         try:
             yield
         except RequestError:
-            reservation = vault.meta("reservation")
+            reservation, run = vault.meta("reservation"), vault.meta("run")
             charged = vault.rows(FINAL if _proxy(plan) else None, params=False)
             if all(row.attempts == 0 for row in charged):
                 vault.destroy()  # first: a vault never outlives its charge
                 if reservation is not None:
-                    Ledger(self.home.ledger).commit(reservation, NOTHING, reason="refused before any trial ran")
+                    self._give_back(reservation, run)
             raise
+
+    def _give_back(self, reservation: str, run: str | None) -> None:
+        """The charge of a run that was refused, unless another run is using it: then it was this one that came too late."""
+        ledger = Ledger(self.home.ledger_uri)
+        started = ledger.find(reservation).started
+        if started and started == run:
+            ledger.recover(reservation, "refused before any trial of it was claimed")
+        elif not started:
+            ledger.release(reservation, "refused before any data was opened")
 
     def _run_stages(self, vault: Vault, plan: Plan, progress: Progress) -> None:
         spec, proxy = plan.spec, _proxy(plan)
@@ -146,7 +175,7 @@ class Driver:
         with ray_for_one_sweep(vault.directory / "ray"):
             room_for(spec.resources)  # asked before any data is opened
             self._stage(vault, plan, proxy or spec.data, SEARCH, progress)
-            if proxy is not None:
+            if spec.protocol.final_run:
                 if not vault.count(FINAL):
                     best = vault.winner(Streams(vault.secret(), SWEEP).bits(seeds.TIES))
                     vault.add(vault.row(best).candidate, FINAL)
@@ -162,8 +191,8 @@ class Driver:
             source.fetch(cache)
         digest = source.digest(cache)
         if not data.public:
-            Ledger(self.home.ledger).bind(budget_of, digest)
-        elif self.home.ledger.exists() and (name := Ledger(self.home.ledger).charged_as(digest)):
+            Ledger(self.home.ledger_uri).bind(budget_of, digest)
+        elif self.home.ledger_exists() and (name := Ledger(self.home.ledger_uri).charged_as(digest)):
             raise RequestError(
                 f'source {source.kind} is used as public, and its file is charged as private under "{name}" in this ledger: '
                 "publishing trials of it uncharged would undo those guarantees. Use it as private, or another SWEEPER_HOME for a "
@@ -180,6 +209,8 @@ class Driver:
         if not indices:
             return
         vault.start()
+        if not data.public:
+            self._started(vault)
         table = data.source.load(str(self.home.cache))
         if table.rows != data.rows:
             raise RequestError(f"data.n = {data.rows:,}, stated by {data.rows_stated_by}, is not the length of the table")
@@ -192,6 +223,14 @@ class Driver:
                 f"sweeper resume {plan.spec.name}"
             )
 
+    def _started(self, vault: Vault) -> None:
+        """The ledger's start row, before data is opened: from now on a charge needs proof from this vault to be given back."""
+        reservation = vault.meta("reservation")
+        if reservation is not None:
+            if vault.meta("run") is None:
+                vault.set_meta("run", os.urandom(16).hex())
+            Ledger(self.home.ledger_uri).start(reservation, vault.meta("run"))
+
     def _wait_for_release(self, vault: Vault, plan: Plan) -> None:
         every = getattr(plan.spec.protocol, "release_every", None)
         if every:
@@ -202,18 +241,23 @@ class Driver:
         """The charge becomes final: exactly what was reserved, whatever K was."""
         reservation = vault.meta("reservation")
         if reservation is not None:
-            Ledger(self.home.ledger).commit(reservation)
+            Ledger(self.home.ledger_uri).commit(reservation)
 
     def _fix_release(self, vault: Vault, plan: Plan) -> None:
         """Choose what is released and under which fresh ids, once; publishing can then be repeated safely."""
         if vault.meta("release") is None:
-            stage = FINAL if vault.count(FINAL) else SEARCH
-            winner = vault.winner(Streams(vault.secret(), SWEEP).bits(seeds.TIES), stage=stage)
-            shown = [winner]
+            winner, shown = None, []
+            if vault.count():  # else nothing was drawn, and nothing is released
+                stage = FINAL if vault.count(FINAL) else SEARCH
+                winner = vault.winner(Streams(vault.secret(), SWEEP).bits(seeds.TIES), stage=stage)
+                shown = [winner]
             if plan.spec.protocol.releases_all or plan.spec.data.public:
                 shown = [row.index for row in vault.rows(params=False)]
             ids = {str(index): os.urandom(8).hex() for index in shown}
             record = {"submission": os.urandom(8).hex(), "released_at": time.time(), "winner": winner, "ids": ids}
+            if not plan.spec.data.public:
+                head = Ledger(self.home.ledger_uri).head()
+                record["ledger_head"] = f"{head.seq}:{head.hash}"  # the commit, or a later row
             vault.set_meta("release", record)
         vault.release()
 
@@ -230,7 +274,7 @@ class Driver:
         best = None
         if any(trial.is_best and trial.score is not None for trial in release.trials):
             best = queries.best(plan.spec.name, self.home)
-        return Finished(plan=plan, best=best, submission=release.submission)
+        return Finished(plan=plan, best=best, submission=release.submission, drew_nothing=not release.trials)
 
     @contextmanager
     def _store_prepared_meanwhile(self) -> Iterator[None]:

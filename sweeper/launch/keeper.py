@@ -9,7 +9,7 @@ from sweeper.seeds import Streams
 from sweeper.spec.result import TrialResult
 from sweeper.spec.sweep import DataSpec, SweepSpec, TrialSpec
 from sweeper.store.vault import Vault
-from sweeper.store.vault_rows import FAILED, SETTLED
+from sweeper.store.vault_rows import FAILED, FINAL, SETTLED
 
 
 class Keeper:
@@ -25,7 +25,8 @@ class Keeper:
         if self._vault.row(index).state in (SETTLED, FAILED):
             return None
         row = self._vault.claim(index)
-        trial = trial_spec(self._spec, self._noise_multiplier, index, row.candidate, self._data)
+        final = row.stage == FINAL
+        trial = trial_spec(self._spec, self._noise_multiplier, index, row.candidate, self._data, final=final)
         return trial, Streams(self._vault.secret(), index)
 
     def settle(self, index: int, result: TrialResult | None, error: str, output: str) -> None:

@@ -20,11 +20,15 @@ class WorkFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """What a run gives: the plan it kept to and the best of what is released. `best` is None when every trial failed."""
+    """What a run gives: the plan it kept to and the best of what is released.
+
+    `best` is None when every trial failed, and when a law that may do so drew no run: that is the result it was paid for.
+    """
 
     plan: Plan
     best: Best | None
     submission: str
+    drew_nothing: bool = False
 
 
 def silent(_: str) -> None:

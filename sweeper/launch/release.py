@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import torch
 from sweeper.catalog import dump_spec
 from sweeper.launch.candidate import settings_of, trial_spec
 from sweeper.planning import Plan
+from sweeper.privacy.events import Event
+from sweeper.privacy.guarantee import Guarantee
 from sweeper.store import schema
 from sweeper.store.release import Release, ReleasedTrial, synthetic_rows
 from sweeper.store.vault import Vault
@@ -26,7 +30,23 @@ UNCOVERED = (
 
 def build_release(vault: Vault, plan: Plan) -> Release:
     """The release fixed in the Vault, the same at every call."""
-    spec, fixed = plan.spec, vault.meta("release")
+    fixed = vault.meta("release")
+    return _release(vault, plan, fixed, _ledger_entry(vault, plan, fixed.get("ledger_head")))
+
+
+def build_unsealed(vault: Vault, plan: Plan, fixed: Mapping[str, Any], event: Event, price: Guarantee, head: str) -> Release:
+    """Every trial, under the bill of all of them. It stands in for the release of the winner alone, whose bill it contains.
+
+    `fixed`: what the Vault recorded for it; `head`: the ledger's last row, which holds the charge.
+    """
+    told = replace(plan, event=event, guarantee=price, epsilon_unsealed=price.epsilon)
+    release = _release(vault, told, fixed, _ledger_entry(vault, told, head), protocol="release-all")
+    return replace(release, supersedes=vault.meta("release")["submission"])
+
+
+def _release(vault: Vault, plan: Plan, fixed: Mapping[str, Any], ledger: dict[str, Any], protocol: str | None = None) -> Release:
+    """The trials that `fixed` gives ids to, under the plan's guarantee. `protocol`: another than the sweep's own, if it changed."""
+    spec = plan.spec
     every = getattr(spec.protocol, "release_every", None)
     covered = (
         f"Released at a whole multiple of {every:g} s after the start, so that time shows only the multiple."
@@ -34,7 +54,6 @@ def build_release(vault: Vault, plan: Plan) -> Release:
         else UNCOVERED
     )
     rows = [row for row in vault.rows() if str(row.index) in fixed["ids"]]
-    holdout = spec.score.split == "holdout"
     return Release(
         sweep=spec.name,
         submission=fixed["submission"],
@@ -42,27 +61,35 @@ def build_release(vault: Vault, plan: Plan) -> Release:
         spec=vault.meta("spec"),
         plan=plan.to_dict(),
         guarantee=plan.guarantee.to_dict(),
-        ledger=_ledger_entry(vault, plan),
-        protocol=spec.protocol.kind,
+        ledger=ledger,
+        protocol=protocol or spec.protocol.kind,
         public=spec.data.public,
         released_at=fixed["released_at"],
         timing=covered,
-        description_markdown=_description(plan),
+        description_markdown=_description(plan, protocol),
         trials=tuple(_trial(row, plan, fixed) for row in rows),
         build_model=lambda params: _module(params, plan),
         build_example=lambda: synthetic_rows(spec.data.source.description.features),
-        score_noise=score_noise(spec.score.epsilon, plan.holdout_rows if holdout else plan.train_rows),
+        score_noise=score_noise(spec.score.epsilon, _scored_rows(plan)),
     )
 
 
-def score_noise(epsilon: float, rows: int) -> float:
+def _scored_rows(plan: Plan) -> float:
+    """The public number of rows, of a secret part the expected one, that the released score is a share of."""
+    if plan.spec.score.split == "holdout":
+        return plan.holdout_rows
+    part = plan.spec.protocol.part(final=True)
+    return plan.train_rows * (part.share if part is not None else 1.0)
+
+
+def score_noise(epsilon: float, rows: float) -> float:
     """Standard deviation of a score: discrete Laplace noise on a count, over the public number of rows."""
     return math.sqrt(2 * math.exp(-epsilon)) / -math.expm1(-epsilon) / rows
 
 
-def _trial(row: Row, plan: Plan, fixed: dict[str, Any]) -> ReleasedTrial:
+def _trial(row: Row, plan: Plan, fixed: Mapping[str, Any]) -> ReleasedTrial:
     spec = plan.spec
-    on_proxy = spec.protocol.kind == "public-proxy" and row.stage == SEARCH
+    on_proxy = spec.protocol.final_run and row.stage == SEARCH  # it chose the setting of another run, on other rows
     clip, step = spec.space.build(row.candidate)
     return ReleasedTrial(
         id=fixed["ids"][str(row.index)],
@@ -85,7 +112,7 @@ def _module(params: bytes, plan: Plan) -> nn.Module:
     return module
 
 
-def _ledger_entry(vault: Vault, plan: Plan) -> dict[str, Any]:
+def _ledger_entry(vault: Vault, plan: Plan, head: str | None) -> dict[str, Any]:
     if plan.spec.data.public:
         return {"charged": False, "why": "the data is declared public; the bill is shown as if it were private"}
     return {
@@ -93,18 +120,20 @@ def _ledger_entry(vault: Vault, plan: Plan) -> dict[str, Any]:
         "data_set": plan.spec.budget_of,
         "reservation": vault.meta("reservation"),
         "event": plan.event.to_dict(),
+        "head": head,  # seq:hash of the ledger's last row then: `sweeper ledger verify --head` says whether it is still there
     }
 
 
-def _description(plan: Plan) -> str:
+def _description(plan: Plan, protocol: str | None = None) -> str:
     """Markdown at the head of the experiment: the bill and how to read it."""
     spec, guarantee = plan.spec, plan.guarantee
     as_if = " (as if private: the data is declared public, nothing was charged)" if spec.data.public else ""
+    visible = spec.protocol.visible if protocol is None else "every trial; they were unsealed"
     seeded = " **Seeded by the user: no privacy against whoever knows the seed.**" if guarantee.seeded else ""
     return (
         f"**Whole bill: epsilon {guarantee.epsilon:.3f} at delta {guarantee.delta:g}**, tuning included{as_if}. "
         f"Unit {guarantee.unit}, relation {guarantee.relation}.{seeded}\n\n"
-        f"Protocol {spec.protocol.kind}: visible is {spec.protocol.visible}. One trial alone would be reported as epsilon "
+        f"Protocol {protocol or spec.protocol.kind}: visible is {visible}. One trial alone would be reported as epsilon "
         f"{plan.epsilon_one_trial:.3f}, which is not the truth about a sweep.\n\n"
         f"Scores carry noise; `hp/...` metrics are the settings as numbers, for filters and charts."
     )

@@ -13,10 +13,13 @@ import torch
 
 from sweeper import seeds
 from sweeper.backends.closed_form import LinearProblem, evaluate
+from sweeper.data.split import secret_part
 from sweeper.launch.candidate import settings_of
 from sweeper.launch.open_data import OpenData
+from sweeper.launch.part import PartProblem
 from sweeper.privacy.discrete_laplace import discrete_laplace
 from sweeper.seeds import Streams
+from sweeper.spec.protocols import Problem
 from sweeper.spec.result import TrialResult
 from sweeper.spec.sweep import TrialSpec
 
@@ -32,12 +35,19 @@ class Worker:
         """Train, score, and part what is paid for from what is not.
 
         Guarantee: `released` costs what planning.trial_event says: the training event, and discrete Laplace noise on the count of
-        correct records of the scored split. Relation: zero-out. Everything else is in `sealed`.
+        correct records of the scored split, over its public number. Relation: the trainer's. Everything else is in `sealed`.
+        A trial with a part trains, and scores on training rows, inside its part alone.
         """
         started = time.perf_counter()
-        params_P, diagnostics = trial.trainer.fit(self._problem(trial), trial.clip, trial.step, trial.noise_multiplier, streams)
+        problem, rows, share = self._problem(trial), self.data.train_rows, 1.0
+        if trial.part is not None:
+            inside = secret_part(len(rows), trial.part.fraction, streams) ^ trial.part.rest
+            problem, rows, share = PartProblem(problem, inside), rows[inside], trial.part.share
+        params_P, diagnostics = trial.trainer.fit(problem, trial.clip, trial.step, trial.noise_multiplier, streams, share=share)
         trained = time.perf_counter()
-        rows = self.data.holdout_rows if trial.score.split == "holdout" else self.data.train_rows
+        scored = share * len(self.data.train_rows)
+        if trial.score.split == "holdout":
+            rows, scored = self.data.holdout_rows, len(self.data.holdout_rows)
         finite = bool(torch.isfinite(params_P).all())
         correct = evaluate(trial.model, params_P, self.data.table, rows) if finite else 0
         noisy = correct + discrete_laplace(streams.bits(seeds.SCORE), trial.score.epsilon)
@@ -49,13 +59,13 @@ class Worker:
             "seconds_scoring": time.perf_counter() - trained,
         }
         released = {
-            "score": noisy / len(rows) if finite else None,
+            "score": noisy / scored if finite else None,
             "settings": settings_of(trial),
             "params": params_P.detach().to(torch.float32).contiguous().numpy().tobytes(),
         }
         return TrialResult(released=released, sealed=sealed)
 
-    def _problem(self, trial: TrialSpec) -> LinearProblem:
+    def _problem(self, trial: TrialSpec) -> Problem:
         if trial.model not in self._problems:
             source = trial.data.source
             self._problems[trial.model] = LinearProblem(

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sweeper.privacy.budget import Budget, Price, Spent, total
-from sweeper.privacy.chain import Entry, canonical
+from sweeper.privacy.chain import Entry
+from sweeper.privacy.ledger_layout import canonical
 
 RESERVED, COMMITTED, RELEASED = "reserved", "committed", "released"
+UNKNOWN_RUN = "unknown"  # the run of a reservation that was open when the ledger learnt to record runs: data may have been opened
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,15 +24,21 @@ class Reservation:
     fingerprint: str
     state: str
     reserved: Mapping[str, Any]  # the event asked for
-    event: Mapping[str, Any]  # the event charged: another one only if that is what was committed
-    guarantee: Mapping[str, Any]  # as stated by the plan; epsilon None is infinite
+    event: Mapping[str, Any]  # the event charged: another one only if that is what was committed or unsealed
+    guarantee: Mapping[str, Any]  # as stated by the plan, or of all trials once unsealed; epsilon None is infinite
     price: Price
+    unit: str
+    relation: str
     who: str
     at: str
+    started: str = ""  # the run that it pays for; empty: no data was opened
+    unsealed: str = ""  # the id of its unsealing; empty: only what its protocol releases may be seen
+    sealed_price: Price | None = None  # what it cost before it was unsealed
     reason: str = ""  # why it was released, or committed as another event
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"price": self.price.to_dict()}
+        sealed = self.sealed_price.to_dict() if self.sealed_price else None
+        return asdict(self) | {"price": self.price.to_dict(), "sealed_price": sealed}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +53,19 @@ class Account:
 
     @classmethod
     def replay(cls, data_set: str, entries: Iterable[Entry]) -> Account:
-        account = cls(data_set=data_set)
+        replaying = _Replay(data_set)
         for entry in entries:
             if entry.data_set == data_set:
-                account = _STEPS[entry.kind](account, entry)
-        return account
+                replaying.step(entry)
+        return replaying.account()
+
+    @classmethod
+    def all(cls, entries: Iterable[Entry]) -> list[Account]:
+        """Every data set's, in the order in which they first appear."""
+        replaying: dict[str, _Replay] = {}
+        for entry in entries:
+            replaying.setdefault(entry.data_set, _Replay(entry.data_set)).step(entry)
+        return [one.account() for one in replaying.values()]
 
     @property
     def charges(self) -> tuple[Reservation, ...]:
@@ -60,6 +76,14 @@ class Account:
 
     def find(self, reservation_id: str) -> Reservation | None:
         return next((r for r in self.reservations if r.id == reservation_id), None)
+
+    def place(self, reservation_id: str) -> int:
+        """Which reservation of this data set it is, from 1 on, released ones counted."""
+        return next(i for i, r in enumerate(self.reservations, start=1) if r.id == reservation_id)
+
+    def without(self, reservation_id: str) -> Account:
+        """The account as it would be without one of its charges. Places change, so none is asked of this one."""
+        return replace(self, reservations=tuple(r for r in self.reservations if r.id != reservation_id))
 
     def total(self, *more: Price) -> float:
         """Epsilon spent, with `more` on top."""
@@ -78,44 +102,70 @@ def same_event(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     return canonical(first) == canonical(second)
 
 
-def _budget(account: Account, entry: Entry) -> Account:
-    body = entry.body
-    budget = Budget(data_set=account.data_set, epsilon=body["epsilon"], delta=body["delta"], order=body["order"])
-    repriced = tuple(
-        replace(r, price=Price.from_dict(body["prices"][r.id])) if r.id in body["prices"] else r for r in account.reservations
-    )
-    return replace(account, budget=budget, reservations=repriced, fixed_beforehand=body["fixed_beforehand"])
+class _Replay:
+    """An account under construction: one step per row, whatever their number."""
+
+    def __init__(self, data_set: str) -> None:
+        self._data_set = data_set
+        self._budget: Budget | None = None
+        self._reservations: dict[str, Reservation] = {}
+        self._digests: list[str] = []
+        self._fixed_beforehand: float | None = 0.0
+
+    def account(self) -> Account:
+        return Account(
+            data_set=self._data_set,
+            budget=self._budget,
+            reservations=tuple(self._reservations.values()),
+            digests=tuple(self._digests),
+            fixed_beforehand=self._fixed_beforehand,
+        )
+
+    def step(self, entry: Entry) -> None:
+        body = entry.body
+        if "fixed_beforehand" in body:
+            self._fixed_beforehand = body["fixed_beforehand"]
+        match entry.kind:
+            case "budget":
+                self._budget = Budget(data_set=self._data_set, epsilon=body["epsilon"], delta=body["delta"], order=body["order"])
+                for reservation_id, price in body["prices"].items():
+                    self._change(reservation_id, price=Price.from_dict(price))
+            case "reservation":
+                self._reservations[body["id"]] = self._made(entry)
+            case "start":
+                self._change(body["reservation"], started=body["run"])
+            case "commit":
+                state = RELEASED if body["released"] else COMMITTED
+                self._change(body["reservation"], state=state, reason=body["reason"], **_charged(body))
+            case "unseal":
+                sealed = self._reservations[body["reservation"]].price
+                news = {"unsealed": body["id"], "guarantee": body["guarantee"], "sealed_price": sealed}
+                self._change(body["reservation"], **news, **_charged(body))
+            case "binding":
+                self._digests.append(body["digest"])
+
+    def _made(self, entry: Entry) -> Reservation:
+        body = entry.body
+        return Reservation(
+            id=body["id"],
+            data_set=self._data_set,
+            sweep=body["sweep"],
+            fingerprint=body["fingerprint"],
+            state=RESERVED,
+            reserved=body["event"],
+            event=body["event"],
+            guarantee=body["guarantee"],
+            price=Price.from_dict(body["price"]),
+            unit=body["guarantee"]["unit"],
+            relation=body["guarantee"]["relation"],
+            who=body["who"],
+            at=entry.at,
+        )
+
+    def _change(self, reservation_id: str, **changes: Any) -> None:
+        self._reservations[reservation_id] = replace(self._reservations[reservation_id], **changes)
 
 
-def _reservation(account: Account, entry: Entry) -> Account:
-    body = entry.body
-    made = Reservation(
-        id=body["id"],
-        data_set=account.data_set,
-        sweep=body["sweep"],
-        fingerprint=body["fingerprint"],
-        state=RESERVED,
-        reserved=body["event"],
-        event=body["event"],
-        guarantee=body["guarantee"],
-        price=Price.from_dict(body["price"]),
-        who=body["who"],
-        at=entry.at,
-    )
-    return replace(account, reservations=(*account.reservations, made), fixed_beforehand=body["fixed_beforehand"])
-
-
-def _commit(account: Account, entry: Entry) -> Account:
-    body = entry.body
-    changes: dict[str, Any] = {"state": RELEASED if body["released"] else COMMITTED, "reason": body["reason"]}
-    if "event" in body:
-        changes |= {"event": body["event"], "price": Price.from_dict(body["price"])}
-    after = tuple(replace(r, **changes) if r.id == body["reservation"] else r for r in account.reservations)
-    return replace(account, reservations=after, fixed_beforehand=body.get("fixed_beforehand", account.fixed_beforehand))
-
-
-def _binding(account: Account, entry: Entry) -> Account:
-    return replace(account, digests=(*account.digests, entry.body["digest"]))
-
-
-_STEPS = {"budget": _budget, "reservation": _reservation, "commit": _commit, "binding": _binding}
+def _charged(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The event and price that a row puts in force, if it does."""
+    return {"event": body["event"], "price": Price.from_dict(body["price"])} if "event" in body else {}

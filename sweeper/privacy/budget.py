@@ -5,8 +5,10 @@ them, each with half of delta:
 
 - addition: sum of the epsilons that the sweeps state, when the deltas they state add up to at most delta/2;
 - a Renyi filter at one order a, fixed when the budget was first set (Feldman and Zrnic 2021): every charge is d_i-approximate
-  (a, r_i)-Renyi DP, R = sum r_i, D = sum d_i, D at most 0.05 delta, and
+  (a, r_i)-Renyi DP, R = sum r_i, D = sum d_i, D at most 0.025 delta, and
   epsilon = R + log((a - 1)/a) - (log(0.45 delta) + log a)/(a - 1)      (Canonne, Kamath, Steinke 2020, Proposition 12).
+
+The last 0.025 of delta is kept for unsealing, which only addition counts: see the end.
 
 Why not compose the loss distributions? A later sweep is designed by somebody who has seen the earlier answers, and the numerical
 composition of mechanisms chosen that way bounds nothing: it is a theorem about a list fixed beforehand. Both filters hold whatever
@@ -31,6 +33,35 @@ thought given at once, when it was reserved. A commit as another event was chose
 asked all along; it may raise none of the prices, or what was admitted since would no longer fit. A commit of nothing means that no
 data was opened. Raising a budget after seeing answers makes a new promise; the argument then holds for the largest epsilon and the
 largest delta that anybody would have set.
+
+Unsealing. A sweep i that released its winner w may later show all its trials T, because of what w and other sweeps said. The
+charge of w, (e_i, d_i), becomes a charge of T: epsilon E_i = the larger of e_i and the exact epsilon of T at delta u_i. Here u_i is
+fixed by the place of the sweep among the data set's reservations, i = 1, 2, ..: u_i = U/(i (i + 1)), U = 0.025 delta, so that all
+u_i of all sweeps, unsealed or not, add up to U at most. Only addition counts a charge of T, with E_i, and still with d_i.
+
+Argument. Given what was visible when sweep i was reserved, split its laws: P(w) = g(w) + b(w) with g <= e^{e_i} Q(w) and b of mass
+d_i, P(T) = G(T) + B(T) with G <= e^{E_i} Q(T) and B of mass u_i. (The simulation of Kairouz, Oh, Viswanath 2015: [P - e^E Q]_+ is
+the bad part.) What is visible in the end has the density prod P(w) prod P(T), over the sealed and the unsealed sweeps: w is a
+random function of T whose coins are not data, and nobody's choices depend on a T that was not shown. Where all parts are good, the
+product is at most e^(sum of the epsilons in force) Q, and the answers end within addition. The others have some bad part in force.
+Toss for every reserved sweep both flags, whatever is shown of it later: the chance that any is up is at most the d_i of one path
+(delta/2) and the u_i of one path (U). So P[S] <= e^epsilon Q[S] + delta/2 + U for answers that end within addition.
+
+Why are the u_i set aside for sweeps that are never unsealed? Because B may lie wholly on the answers after which one unseals. The
+sealed branches spend their deltas as if nothing had happened, and do not count it: with the delta of T added on the unsealed branch
+alone, 1.2 delta can be lost (tests/privacy/test_ledger_unseal_rule.py builds it). For the same reason u_i may not depend on what
+was unsealed before.
+
+Why not the exact epsilon at delta for a sweep that is alone on its data set? Winner, choice and trials are a function of T then,
+but only on the branch that unseals. On the others a second sweep may have been admitted by a filter; each branch can spend all of
+delta (1.8 delta, the same file).
+
+Why not the Renyi filter for T? Its bound is a moment, and the moment of w leaves room on the sealed branches while that of T uses
+it all on the branch that unseals: twice the moment is a factor of two in that filter's delta (1.3 delta, the same file).
+
+After publication K is public, and it never depended on data: B and G split as above for every K, at the same u_i. So the charge
+may fall to that of the K trials that were shown. Who decides to unseal has seen nothing but what is public, or else the decision
+itself tells of T.
 """
 
 from __future__ import annotations
@@ -45,7 +76,8 @@ from sweeper.privacy.events import Composed, Event, event_from_dict
 from sweeper.privacy.guarantee import Guarantee
 
 ADDITION_SHARE = 0.5  # of the budget's delta, for the filter that adds epsilons and deltas
-APPROXIMATE_SHARE = 0.05  # of the budget's delta, for the sum of the charges' delta0; the Renyi filter converts at the rest
+APPROXIMATE_SHARE = 0.025  # of the budget's delta, for the sum of the charges' delta0; the Renyi filter converts at the rest
+UNSEAL_SHARE = 0.025  # of the budget's delta, for what unsealing any of the sweeps may add
 PARTS = ("epsilon", "rho", "delta0", "stated_epsilon", "stated_delta")  # of a Price
 
 
@@ -156,7 +188,7 @@ def _filtered(prices: Sequence[Price], budget: Budget) -> float:
     if math.fsum(p.delta0 for p in prices) > APPROXIMATE_SHARE * budget.delta:
         return math.inf
     rho = math.fsum(p.rho for p in prices)
-    log_delta = math.log((1 - ADDITION_SHARE - APPROXIMATE_SHARE) * budget.delta)
+    log_delta = math.log((1 - ADDITION_SHARE - APPROXIMATE_SHARE - UNSEAL_SHARE) * budget.delta)
     return rho + math.log1p(-1 / order) - (log_delta + math.log(order)) / (order - 1)
 
 
@@ -196,6 +228,39 @@ def price(event: Event, guarantee: Guarantee | None, budget: Budget, accountant:
         stated_epsilon=math.inf if stated is None else stated.epsilon,
         stated_delta=1.0 if stated is None else stated.delta,
         unpriced="; ".join(reasons),
+    )
+
+
+def unseal_delta(place: int, budget: Budget) -> float:
+    """u_i of the text at the top: the delta at which the sweep of the place-th reservation of a data set may be unsealed."""
+    checks.whole(1, place=place)
+    return UNSEAL_SHARE * budget.delta / (place * (place + 1))
+
+
+def unsealed(sealed: Price, event: Event, guarantee: Guarantee, place: int, budget: Budget, accountant: Accountant) -> Price:
+    """The price of a sweep of which all trials are shown, in place of `sealed`, that of its winner.
+
+    Guarantee: by addition, as the text at the top says. `event` is all trials together: fixed when the sweep was reserved, but for
+      their public number.
+    Relation, unit: those of `guarantee`, which is what is stated of `event`.
+    Edge cases: infinite where the accountant has no epsilon at so small a delta (it has none below about 1e-10).
+    """
+    delta, reason = unseal_delta(place, budget), ""
+    try:
+        epsilon = float(accountant.epsilon(event, delta))
+    except Exception as error:  # the stated guarantee stands in, if it is one at so small a delta
+        reason = f"unsealed epsilon: {type(error).__name__}: {error}"
+        epsilon = guarantee.epsilon if guarantee.delta <= delta else math.inf
+    epsilon = math.inf if math.isnan(epsilon) else epsilon
+    epsilon = max(epsilon, sealed.stated_epsilon)
+    alone = epsilon if sealed.stated_delta <= ADDITION_SHARE * budget.delta * (1 + 1e-12) else math.inf
+    return Price(
+        epsilon=alone,
+        rho=math.inf,
+        delta0=1.0,
+        stated_epsilon=epsilon,
+        stated_delta=sealed.stated_delta,
+        unpriced=reason,
     )
 
 

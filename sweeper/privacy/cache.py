@@ -12,17 +12,23 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-VERSION = 3  # raised whenever any number computed here could change
+VERSION = 6  # raised whenever any number computed here could change
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> dict[str, str]:
+    """Versions of what computes the numbers."""
+    return {name: metadata.version(name) for name in ("dp-accounting", "numpy", "scipy")}
 
 
 def cached(question: dict[str, Any], compute: Callable[[], Any]) -> Any:
     """The JSON value of `compute()`, from disk when this very question was answered before."""
-    versions = {"version": VERSION, "dp_accounting": metadata.version("dp-accounting")}
-    key = json.dumps({**versions, **question}, sort_keys=True, separators=(",", ":"))
+    key = json.dumps({"version": VERSION, **_libraries(), **question}, sort_keys=True, separators=(",", ":"))
     folder = Path(os.environ.get("SWEEPER_HOME") or ".sweeper") / "cache" / "prices"
     path = folder / (hashlib.sha256(key.encode()).hexdigest()[:40] + ".json")
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

@@ -1,33 +1,28 @@
-"""An append-only table in which every row carries the hash of the row before it. All SQL of the ledger is in this file."""
+"""Append-only rows of which each carries the hash of the row before it, whatever table holds its content.
+
+One number counts the rows of all tables, so that the order in which things happened is part of the chain. Files and databases are
+in ledger_database.py, tables in ledger_layout.py.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweeper.privacy.durable import connect, create_private, transaction
+from sweeper import checks
+from sweeper.checks import FieldError
+from sweeper.privacy.ledger_address import Address, address
+
+if TYPE_CHECKING:
+    from sweeper.privacy.ledger_database import Database
 
 GENESIS = "0" * 64  # `previous` of the first row
 OPTIMISTIC_TRIES = 5  # after which a decision is taken while holding the lock, so that a slow one is not overtaken for ever
 CURATOR_ONLY = ("digest", "salt")  # fields of a body that say something about private data
-
-_SCHEMA = (
-    """CREATE TABLE IF NOT EXISTS entries (
-        seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data_set TEXT NOT NULL, body TEXT NOT NULL,
-        at TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)""",
-    "CREATE TRIGGER IF NOT EXISTS entries_keep BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END",
-    "CREATE TRIGGER IF NOT EXISTS entries_stay BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END",
-)
-_READ = "SELECT seq, kind, data_set, body, at, previous, hash FROM entries ORDER BY seq"
-_LAST = "SELECT seq, hash FROM entries ORDER BY seq DESC LIMIT 1"
-_INSERT = "INSERT INTO entries (seq, kind, data_set, body, at, previous, hash) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +53,37 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Head:
+    """The last row of a chain at some moment. Bills and receipts quote it: a chain that was rebuilt or cut no longer holds it."""
+
+    seq: int  # 0 and GENESIS before the first row
+    hash: str
+
+    def __post_init__(self) -> None:
+        checks.whole(0, seq=self.seq)
+        if not isinstance(self.hash, str) or len(self.hash) != 64 or set(self.hash) - set("0123456789abcdef"):
+            raise FieldError("hash", self.hash, "must be 64 hexadecimal digits")
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+    @classmethod
+    def parse(cls, text: str) -> Head:
+        """The head that was printed as SEQ:HASH.
+
+        Raises:
+          FieldError: it is written otherwise.
+        """
+        seq, _, own = text.strip().partition(":")
+        if not seq.isdecimal():
+            raise FieldError("head", text, "must be SEQ:HASH, as a bill quotes it")
+        return cls(seq=int(seq), hash=own)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"seq": self.seq, "hash": self.hash}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Broken:
     """The first row that is not what was appended."""
 
@@ -69,83 +95,68 @@ class Broken:
 
 
 class Chain:
-    """The table in its file. A connection lives for one call, so that threads and forked processes share nothing."""
+    """The rows of one file or database, made when it is not there."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        create_private(path)
-        with closing(connect(path)) as db:
-            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries_stay'").fetchone() is None:
-                with transaction(db):
-                    for statement in _SCHEMA:
-                        db.execute(statement)
+    def __init__(self, where: str | Path) -> None:
+        self.address: Address = address(where)
+        self._database  # noqa: B018  (what cannot be opened is refused here)
 
     def read(self) -> list[Entry]:
-        with closing(connect(self.path)) as db:
-            return _entries(db)
+        from sweeper.privacy import ledger_rows
+
+        return self._database.read(ledger_rows.read).decoded()
+
+    def head(self) -> Head:
+        from sweeper.privacy import ledger_rows
+
+        return self._database.read(ledger_rows.head)
 
     def append(self, decide: Callable[[list[Entry]], Sequence[New]]) -> None:
         """Append what `decide` makes of the rows so far, if those are still all the rows; else ask it again.
 
-        The check and the insertion are one immediate transaction. `decide` may be slow (it prices events): only its last try
-        holds the lock. What it raises leaves the table as it was.
+        The check and the insertion are one transaction. `decide` may be slow (it prices events): only its last try holds the
+        lock. What it raises leaves the tables as they were.
+
+        Raises:
+          RequestError: a row is not what was appended; nothing is added to such a ledger.
         """
-        with closing(connect(self.path)) as db:
-            for _ in range(OPTIMISTIC_TRIES):
-                entries = _entries(db)
-                new = decide(entries)
-                if not new:
-                    return
-                with transaction(db):
-                    if _last(db) == ((entries[-1].seq, entries[-1].hash) if entries else (0, GENESIS)):
-                        _insert(db, new)
-                        return
-            with transaction(db):
-                _insert(db, decide(_entries(db)))
+        from sweeper.privacy import ledger_rows
 
-    def verify(self) -> Broken | None:
-        """The first row that breaks the chain, or None. A tail cut off whole is not seen: keep the last hash elsewhere for that."""
-        previous, expected = GENESIS, 1
-        with closing(connect(self.path)) as db:
-            rows = db.execute(_READ).fetchall()
-        for seq, kind, data_set, body, at, stated, found in rows:
-            if seq != expected:
-                return Broken(seq=seq, rule=f"row {expected} is missing before it")
-            if stated != previous:
-                return Broken(seq=seq, rule="it does not carry the hash of the row before it")
-            if found != _hash(previous, seq, kind, data_set, body, at):
-                return Broken(seq=seq, rule="its content does not have its hash")
-            previous, expected = found, expected + 1
-        return None
+        for _ in range(OPTIMISTIC_TRIES):
+            entries = self._database.read(ledger_rows.read).trusted()
+            new = decide(entries)
+            if not new:
+                return
+            last = Head(seq=entries[-1].seq, hash=entries[-1].hash) if entries else Head(seq=0, hash=GENESIS)
+            if self._database.write(partial(ledger_rows.append_after, last=last, new=new)):
+                return
+        self._database.write(lambda db: ledger_rows.append(db, decide(ledger_rows.read(db).trusted()), now()))
 
+    def verify(self, head: Head | None = None) -> Broken | None:
+        """The first row that breaks the chain, or that is not the one that `head` quotes; None where there is none.
 
-def canonical(body: Mapping[str, Any]) -> str:
-    """One line of JSON, the same for equal bodies."""
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        Without a head that was kept elsewhere, a chain that was cut or rebuilt as a whole is not seen.
+        """
+        from sweeper.privacy import ledger_rows
 
+        rows = self._database.read(ledger_rows.read)
+        broken = rows.verify()
+        if head is None or (broken is not None and broken.seq <= head.seq):
+            return broken
+        found = {row["seq"]: row["hash"] for row in rows.entries} | {0: GENESIS}
+        if found.get(head.seq) == head.hash:
+            return broken
+        last = max(found)
+        if head.seq > last:
+            return Broken(seq=last, rule=f"the chain ends here, and row {head.seq} was quoted: it was cut, or it is another ledger")
+        return Broken(seq=head.seq, rule="it has another hash than was quoted: the chain was rebuilt, or it is another ledger")
 
-def _hash(previous: str, seq: int, kind: str, data_set: str, body: str, at: str) -> str:
-    content = json.dumps([seq, kind, data_set, body, at], separators=(",", ":"))
-    return hashlib.sha256((previous + content).encode()).hexdigest()
+    @cached_property
+    def _database(self) -> Database:
+        from sweeper.privacy.ledger_database import Database
 
-
-def _entries(db: sqlite3.Connection) -> list[Entry]:
-    names = ("seq", "kind", "data_set", "body", "at", "previous", "hash")
-    rows = (dict(zip(names, row, strict=True)) for row in db.execute(_READ).fetchall())
-    return [Entry(**row | {"body": json.loads(row["body"])}) for row in rows]
+        return Database(self.address)
 
 
-def _last(db: sqlite3.Connection) -> tuple[int, str]:
-    row = db.execute(_LAST).fetchone()
-    return (row[0], row[1]) if row else (0, GENESIS)
-
-
-def _insert(db: sqlite3.Connection, new: Sequence[New]) -> None:
-    seq, previous = _last(db)
-    at = datetime.now(UTC).isoformat(timespec="seconds")
-    for row in new:
-        seq += 1
-        body = canonical(row.body)
-        own = _hash(previous, seq, row.kind, row.data_set, body, at)
-        db.execute(_INSERT, (seq, row.kind, row.data_set, body, at, previous, own))
-        previous = own
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

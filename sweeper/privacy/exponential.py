@@ -12,7 +12,8 @@ from itertools import pairwise
 import numpy as np
 
 from sweeper import checks
-from sweeper.privacy.loss import Floats, LossPmf, PrivacyLoss, from_points
+from sweeper.privacy.convolution import Floats
+from sweeper.privacy.loss import LossPmf, PrivacyLoss, from_points
 from sweeper.privacy.profile import added, from_cells
 
 LARGEST = 600.0  # nats; beyond it nothing is protected and e^epsilon leaves float64

@@ -1,170 +1,121 @@
-"""Laws of K, the number of runs that select-best makes in secret. Each both draws K and gives the functions that price it.
+"""Laws of K, the number of runs that select-best makes in secret, by name and from JSON. Each both draws K and prices it.
 
-With f the probability generating function of K, the price needs h(s) = f'(1 - s), which does not increase in s; the chance
-that at least one of the K candidates lies in the best fraction p of the space is 1 - f(1 - p).
-Pure Python; numpy only inside `slope`, so that a warm `plan` loads neither numpy nor scipy.
+laws_base.py says what a law can do; laws_tnb.py, laws_finite.py and laws_poisson.py hold them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from sweeper import checks
 from sweeper.checks import FieldError
+from sweeper.privacy.laws_base import RunCountLaw
+from sweeper.privacy.laws_finite import BinomialAtLeastOne, FixedCount, binomial_of_mean
+from sweeper.privacy.laws_poisson import PoissonCount
+from sweeper.privacy.laws_tnb import TruncatedNegativeBinomial
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+__all__ = [
+    "LAWS",
+    "BinomialAtLeastOne",
+    "FixedCount",
+    "PoissonCount",
+    "RunCountLaw",
+    "TruncatedNegativeBinomial",
+    "law_from_dict",
+    "run_count_law",
+]
 
-
-@dataclass(frozen=True, kw_only=True)
-class TruncatedNegativeBinomial:
-    """K >= 1 with P[K = k] proportional to (1-gamma)^k (eta)_k / k!, optionally conditioned on K <= max_trials.
-
-    eta = 0 is the logarithmic law, eta = 1 the geometric one. `mean` is the mean before conditioning; gamma follows from it.
-    Source: Papernot and Steinke 2022, Definition 1; the conditioning is ours (ALGORITHMS.md section 8).
-    """
-
-    eta: float
-    mean: float
-    max_trials: int | None = None
-
-    def __post_init__(self) -> None:
-        checks.real(0.0, 1000.0, eta=self.eta)
-        checks.real(1.0, 1e6, open_low=True, mean_trials=self.mean)
-        if self.max_trials is not None:
-            checks.whole(1, 100_000, max_trials=self.max_trials)
-        self._check_first()
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"law": "tnb", "eta": float(self.eta), "mean": float(self.mean), "max_trials": self.max_trials}
-
-    @cached_property
-    def gamma(self) -> float:
-        """The parameter in (0, 1) that gives the stated mean; found by bisection on log gamma."""
-        low, high = -800.0, -1e-15  # log gamma: the mean falls from huge to 1 as gamma grows to 1
-        for _ in range(200):
-            middle = 0.5 * (low + high)
-            if self._mean_at(middle) > self.mean:
-                low = middle
-            else:
-                high = middle
-        return math.exp(0.5 * (low + high))
-
-    def _mean_at(self, log_gamma: float) -> float:
-        odds = math.expm1(-log_gamma)  # (1 - gamma) / gamma
-        if self.eta * -log_gamma < 1e-12:
-            return odds / -log_gamma
-        return self.eta * odds / -math.expm1(self.eta * log_gamma)
-
-    def _check_first(self) -> None:
-        if -self.eta * math.log(self.gamma) > 700:
-            raise FieldError(
-                "eta", self.eta, f"with mean_trials {self.mean:g} gives a law too concentrated to compute", "Lower eta."
-            )
-
-    @cached_property
-    def first(self) -> float:
-        """P[K = 1] before conditioning."""
-        log_gamma = math.log(self.gamma)
-        if self.eta * -log_gamma < 1e-12:
-            return (1 - self.gamma) / -log_gamma
-        return self.eta * (1 - self.gamma) / math.expm1(-self.eta * log_gamma)
-
-    def masses(self) -> Iterator[float]:
-        """P[K = 1], P[K = 2], ... before conditioning, without end."""
-        mass, k = self.first, 1
-        while True:
-            yield mass
-            mass *= (1 - self.gamma) * (k + self.eta) / (k + 1)
-            k += 1
-
-    @cached_property
-    def table(self) -> tuple[float, ...]:
-        """P[K = 1], ..., P[K = max_trials] after conditioning; only for a law with max_trials."""
-        assert self.max_trials is not None
-        masses = [mass for mass, _ in zip(self.masses(), range(self.max_trials), strict=False)]
-        total = math.fsum(masses)
-        return tuple(mass / total for mass in masses)
-
-    def slope(self, s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """h(s) = f'(1 - s) for s in [0, 1], array to array of the same shape."""
-        import numpy as np
-
-        if self.max_trials is None:
-            return np.asarray(self.first * (self.gamma + (1 - self.gamma) * s) ** -(self.eta + 1))
-        x = 1.0 - s
-        value = np.zeros_like(x)
-        for k in range(self.max_trials, 0, -1):
-            value = value * x + k * self.table[k - 1]
-        return value
-
-    def bend(self, s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """h'(s) = -f''(1 - s), never positive: h is convex and falls."""
-        import numpy as np
-
-        if self.max_trials is None:
-            factor = -(self.eta + 1) * (1 - self.gamma) * self.first
-            return np.asarray(factor * (self.gamma + (1 - self.gamma) * s) ** -(self.eta + 2))
-        x = 1.0 - s
-        value = np.zeros_like(x)
-        for k in range(self.max_trials, 1, -1):
-            value = value * x - k * (k - 1) * self.table[k - 1]
-        return value
-
-    def mean_trials(self) -> float:
-        """E[K] after conditioning."""
-        if self.max_trials is None:
-            return self.mean
-        return math.fsum(k * mass for k, mass in enumerate(self.table, 1))
-
-    def chance(self, fraction: float) -> float:
-        """The chance that at least one candidate lies in the best `fraction` of the space: 1 - f(1 - fraction)."""
-        x = 1.0 - fraction
-        if self.max_trials is not None:
-            return 1.0 - math.fsum(mass * x**k for k, mass in enumerate(self.table, 1))
-        odds = 1 - (1 - self.gamma) * x
-        log_gamma = math.log(self.gamma)
-        if self.eta * -log_gamma < 1e-12:
-            return 1.0 - math.log(odds) / log_gamma
-        return 1.0 - math.expm1(-self.eta * math.log(odds)) / math.expm1(-self.eta * log_gamma)
-
-    def draw(self, uniforms: Iterator[float]) -> int:
-        """K by inversion of one uniform in [0, 1). Its 53 bits and the rounding of the sum lose about 1e-15 of the tail.
-
-        The walk ends where the masses, past their peak, leave less than that (a law of large eta also begins with tiny ones).
-        """
-        uniform, total = next(uniforms), 0.0
-        masses = iter(self.table) if self.max_trials is not None else self.masses()
-        k = 0
-        for k, mass in enumerate(masses, 1):
-            total += mass
-            if uniform < total or (total > 0.5 and mass < 1e-18 * self.gamma):
-                return k
-        return k
+PARAMETERS: dict[str, tuple[str, ...]] = {  # what each law is told; `eta` of the named cases is implied and may be repeated
+    "tnb": ("eta", "mean_trials", "max_trials"),
+    "logarithmic": ("eta", "mean_trials", "max_trials"),
+    "geometric": ("eta", "mean_trials", "max_trials"),
+    "binomial": ("mean_trials", "max_trials", "trials", "probability"),
+    "fixed": ("mean_trials", "max_trials", "trials"),
+    "poisson": ("mean_trials", "max_trials"),
+}
+LAWS = tuple(PARAMETERS)
+IMPLIED = {"logarithmic": 0.0, "geometric": 1.0}
+WRITTEN: dict[str, tuple[Callable[..., RunCountLaw], tuple[str, ...]]] = {  # `law` tag: class and fields of its dict
+    "tnb": (TruncatedNegativeBinomial, ("eta", "mean", "max_trials")),
+    "binomial": (BinomialAtLeastOne, ("trials", "probability", "max_trials")),
+    "fixed": (FixedCount, ("trials",)),
+    "poisson": (PoissonCount, ("mean", "max_trials")),
+}
 
 
-RunCountLaw = TruncatedNegativeBinomial
-LAWS = ("tnb", "logarithmic", "geometric")
-
-
-def run_count_law(law: str, *, eta: float | None = None, mean: float, max_trials: int | None = None) -> RunCountLaw:
-    """The law by its name: tnb (with eta), logarithmic (eta 0), geometric (eta 1).
+def run_count_law(
+    law: str,
+    *,
+    eta: float | None = None,
+    mean: float | None = None,
+    max_trials: int | None = None,
+    trials: int | None = None,
+    probability: float | None = None,
+    may_be_empty: bool = False,
+) -> RunCountLaw:
+    """The law by its name: tnb (eta, mean), logarithmic (eta 0), geometric (eta 1), binomial (trials and probability, or trials
+    and mean), fixed (trials), poisson (mean; only with may_be_empty). max_trials conditions each on K <= max_trials.
 
     Raises:
-      FieldError: unknown name, or an eta that contradicts the name.
+      FieldError: unknown name, a parameter that is missing, contradicts another or belongs to another law, or a law that may
+        release nothing without may_be_empty.
     """
     checks.one_of(LAWS, law=law)
-    implied = {"logarithmic": 0.0, "geometric": 1.0}.get(law)
+    given = {"eta": eta, "mean_trials": mean, "max_trials": max_trials, "trials": trials, "probability": probability}
+    for field, value in given.items():
+        if value is not None and field not in PARAMETERS[law]:
+            rule = f"is not a parameter of law {law}, which takes {', '.join(PARAMETERS[law])}"
+            raise FieldError(field, value, rule, "Leave it out.")
+    if law == "binomial":
+        return _binomial(trials, probability, mean, max_trials)
+    if law == "fixed":
+        return _fixed(trials, mean, max_trials)
+    if mean is None:
+        raise FieldError("mean_trials", checks.MISSING, f"is missing: law {law} needs the mean number of runs", "Try 12.")
+    if law == "poisson":
+        if not may_be_empty:
+            rule = "may make no run at all, and then releases nothing"
+            hint = "Use law tnb with a large eta, or set may_be_empty if no answer is a result you accept."
+            raise FieldError("law", law, rule, hint)
+        return PoissonCount(mean=mean, max_trials=max_trials)
+    implied = IMPLIED.get(law)
     if implied is None and eta is None:
         raise FieldError("eta", checks.MISSING, "is missing: law tnb needs it", "Try eta: 1, the geometric law.")
     if implied is not None and eta is not None and eta != implied:
         raise FieldError("eta", eta, f"contradicts law {law}, whose eta is {implied:g}", "Use law: tnb, or leave eta out.")
-    return TruncatedNegativeBinomial(eta=implied if implied is not None else float(eta or 0.0), mean=mean, max_trials=max_trials)
+    shape = eta if implied is None else implied
+    assert shape is not None
+    return TruncatedNegativeBinomial(eta=shape, mean=mean, max_trials=max_trials)
+
+
+def _binomial(trials: int | None, probability: float | None, mean: float | None, max_trials: int | None) -> RunCountLaw:
+    if trials is None:
+        hint = "Try trials: 20 with probability: 0.5."
+        raise FieldError("trials", checks.MISSING, "is missing: law binomial needs the largest number of runs", hint)
+    if probability is None and mean is None:
+        hint = "Try probability: 0.5."
+        raise FieldError("probability", checks.MISSING, "is missing: law binomial needs it, or mean_trials", hint)
+    if probability is None:
+        assert mean is not None
+        return binomial_of_mean(trials, mean, max_trials)
+    if mean is not None:
+        rule = "cannot be given with mean_trials: each follows from the other"
+        raise FieldError("probability", probability, rule, "Leave one of them out.")
+    return BinomialAtLeastOne(trials=trials, probability=probability, max_trials=max_trials)
+
+
+def _fixed(trials: int | None, mean: float | None, max_trials: int | None) -> RunCountLaw:
+    if trials is None:
+        raise FieldError("trials", checks.MISSING, "is missing: law fixed makes exactly this many runs", "Try trials: 10.")
+    law = FixedCount(trials=trials)
+    if mean is not None and mean != trials:
+        raise FieldError("mean_trials", mean, f"contradicts trials = {trials} of law fixed", "Leave mean_trials out.")
+    if max_trials is not None:
+        checks.whole(1, max_trials=max_trials)
+        if max_trials < trials:
+            raise FieldError("max_trials", max_trials, f"is below trials = {trials} of law fixed", "Leave max_trials out.")
+    return law
 
 
 def law_from_dict(data: Mapping[str, Any]) -> RunCountLaw:
@@ -173,9 +124,11 @@ def law_from_dict(data: Mapping[str, Any]) -> RunCountLaw:
     Raises:
       FieldError: another law, an unknown or missing field, or a value that breaks a rule.
     """
-    known = ("law", "eta", "mean", "max_trials")
+    if "law" not in data:
+        raise FieldError("law", checks.MISSING, "is missing in a law")
+    checks.one_of(WRITTEN, law=data["law"])
+    build, known = WRITTEN[data["law"]]
     for key in (*known, *data):
-        if key not in known or key not in data:
+        if key != "law" and (key not in known or key not in data):
             raise FieldError(str(key), checks.MISSING, "is missing in a law" if key in known else "is not a field of a law")
-    checks.one_of(("tnb",), law=data["law"])
-    return TruncatedNegativeBinomial(eta=data["eta"], mean=data["mean"], max_trials=data["max_trials"])
+    return build(**{key: data[key] for key in known})

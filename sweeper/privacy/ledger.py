@@ -1,26 +1,32 @@
 """The ledger: what a sweep may cost is reserved before data is opened and committed after. A crash leaves a charge, never a hole.
 
-Append-only, one hash-chained table (chain.py). How charges add up, and why that holds for sweeps chosen after seeing earlier
-answers, is in budget.py.
+    reserve -> start (the vault is sealed, data is about to be opened) -> commit [-> unseal -> commit_unsealed]
+    reserve -> release, where it never started; recover, where it started and its vault proves that nothing ran
+
+Append-only and hash-chained (chain.py), in an SQLite file or a PostgreSQL database. How charges add up, and why that holds for
+sweeps chosen after seeing earlier answers, is in budget.py.
 """
 
 from __future__ import annotations
 
-import math
 import secrets
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from sweeper import checks
-from sweeper.checks import FieldError, RequestError
-from sweeper.privacy.account import COMMITTED, RELEASED, RESERVED, Account, Reservation, same_event
-from sweeper.privacy.budget import Accountant, Budget, Price, Spent, filter_order, fixed_beforehand, price
-from sweeper.privacy.chain import Broken, Chain, Entry, New
-from sweeper.privacy.events import NOTHING, Event, event_from_dict
+from sweeper.checks import FieldError
+from sweeper.privacy import ledger_charges, ledger_unseal
+from sweeper.privacy.account import COMMITTED, RELEASED, RESERVED, UNKNOWN_RUN, Account, Reservation
+from sweeper.privacy.budget import Accountant, Budget, Spent, fixed_beforehand, price
+from sweeper.privacy.chain import Broken, Chain, Entry, Head, New
+from sweeper.privacy.events import NOTHING, Event
 from sweeper.privacy.guarantee import Guarantee
 from sweeper.privacy.refusals import OverBudget as OverBudget
-from sweeper.privacy.refusals import no_budget, over_budget
+from sweeper.privacy.refusals import no_budget
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,20 +49,27 @@ class Standing:
 
 
 class Ledger:
-    """The ledger in an SQLite file, created when it is not there. Any number of processes may use it at once."""
+    """The ledger at a path or a URI (sqlite:///FILE, postgresql+psycopg://...), made when it is not there.
 
-    def __init__(self, path: str | Path, *, accountant: Accountant | None = None) -> None:
-        self._chain = Chain(Path(path))
+    Any number of processes may use it at once; a connection lives for one transaction.
+    """
+
+    def __init__(self, where: str | Path, *, accountant: Accountant | None = None) -> None:
+        self._chain = Chain(where)
         self._given = accountant
 
     def __repr__(self) -> str:
-        return f"Ledger({str(self._chain.path)!r})"
+        return f"Ledger({str(self._chain.address)!r})"
 
-    # Reading: no event is priced, so neither numpy nor dp_accounting is loaded (`after` excepted).
+    # Reading: no event is priced, so neither numpy nor dp_accounting is loaded (`after` and `after_unseal` excepted).
 
-    def verify(self) -> Broken | None:
-        """The first row that is not what was appended, or None."""
-        return self._chain.verify()
+    def verify(self, head: Head | None = None) -> Broken | None:
+        """The first row that is not what was appended, or not the row that `head` quotes; None where all is well."""
+        return self._chain.verify(head)
+
+    def head(self) -> Head:
+        """The last row now. Bills and receipts quote it, so that a rebuilt ledger shows."""
+        return self._chain.head()
 
     def entries(self, data_set: str | None = None) -> list[Entry]:
         return [entry for entry in self._chain.read() if data_set in (None, entry.data_set)]
@@ -67,8 +80,20 @@ class Ledger:
             checks.one_of((RESERVED, COMMITTED, RELEASED), state=state)
         entries = self._chain.read()
         place = {entry.body["id"]: entry.seq for entry in entries if entry.kind == "reservation"}
-        found = [r for account in _accounts(entries) for r in account.reservations if state in (None, r.state)]
+        found = [r for account in Account.all(entries) for r in account.reservations if state in (None, r.state)]
         return sorted(found, key=lambda r: place[r.id])
+
+    def find(self, reservation_id: str) -> Reservation:
+        """One reservation.
+
+        Raises:
+          RequestError: there is none with this id.
+        """
+        return ledger_charges.holder(self._chain.read(), reservation_id)[1]
+
+    def of_sweep(self, sweep: str) -> list[Reservation]:
+        """All reservations under a sweep's name, the oldest first; other homes may use the name too."""
+        return [r for r in self.reservations() if r.sweep == sweep]
 
     def data_sets(self) -> list[Standing]:
         return [
@@ -78,12 +103,12 @@ class Ledger:
                 spent=account.spent(),
                 open_reservations=sum(r.state == RESERVED for r in account.reservations),
             )
-            for account in _accounts(self._chain.read())
+            for account in Account.all(self._chain.read())
         ]
 
     def charged_as(self, digest: str) -> str | None:
         """The name under which a file is charged, if it is."""
-        return next((a.data_set for a in _accounts(self._chain.read()) if digest in a.digests and a.charges), None)
+        return next((a.data_set for a in Account.all(self._chain.read()) if digest in a.digests and a.charges), None)
 
     def budget(self, data_set: str) -> Budget | None:
         return Account.replay(data_set, self._chain.read()).budget
@@ -101,9 +126,15 @@ class Ledger:
         return Spent(
             epsilon=account.total(asked),
             delta=account.budget.delta,
-            epsilon_if_fixed_beforehand=self._fixed_beforehand(account, account.budget, event),
+            epsilon_if_fixed_beforehand=fixed_beforehand(
+                [*account.events(), event.to_dict()], account.budget.delta, self._accountant()
+            ),
             charges=len(account.charges) + 1,
         )
+
+    def after_unseal(self, reservation_id: str, event: Event, guarantee: Guarantee) -> Spent:
+        """What `spent` would say had `unseal` been called so. Changes nothing; does not ask whether the budget allows it."""
+        return ledger_unseal.after(self._chain.read(), reservation_id, event, guarantee, self._accountant())
 
     # Writing.
 
@@ -116,26 +147,11 @@ class Ledger:
         checks.positive(epsilon=epsilon)
         checks.real(1e-6, 1e6, epsilon=epsilon)
         checks.probability(delta=delta)
-        result: list[Budget] = []
 
-        def decide(entries: list[Entry]) -> list[New]:
-            account = Account.replay(data_set, entries)
-            old = account.budget
-            order = old.order if old else filter_order(epsilon, delta)
-            new = Budget(data_set=data_set, epsilon=float(epsilon), delta=float(delta), order=order)
-            result[:] = [new]
-            prices, beforehand = {}, account.fixed_beforehand
-            if old and account.charges and old.delta != new.delta:
-                for charge in account.charges:
-                    again = price(event_from_dict(charge.event), _guarantee(charge), new, self._accountant())
-                    prices[charge.id] = again.to_dict()
-                beforehand = fixed_beforehand(account.events(), new.delta, self._accountant())
-            body = new.to_dict() | {"who": who, "prices": prices, "fixed_beforehand": beforehand}
-            del body["data_set"]
-            return [New(kind="budget", data_set=data_set, body=body)]
+        def decide(entries: list[Entry]) -> tuple[Budget, list[New]]:
+            return ledger_charges.set_budget(Account.replay(data_set, entries), epsilon, delta, who, self._accountant())
 
-        self._chain.append(decide)
-        return result[0]
+        return self._append(decide)
 
     def reserve(
         self,
@@ -149,7 +165,7 @@ class Ledger:
     ) -> str:
         """Charge the worst case of a sweep before its data is opened, and return the reservation's id.
 
-        Guarantee: see sweeper.privacy.budget.total; this is the only place where a charge is admitted, in one transaction.
+        Guarantee: see sweeper.privacy.budget.total; sweeps are admitted here and nowhere else, each in one transaction.
         Relation, unit: those of `guarantee`, which must be those of the data set's other charges.
 
         Raises:
@@ -159,31 +175,24 @@ class Ledger:
         checks.name(data_set=data_set, sweep=sweep)
         if not isinstance(event, Event):
             raise FieldError("event", event, "must be an event of sweeper.privacy.events")
-        reservation_id = secrets.token_hex(16)
+        made = {"id": secrets.token_hex(16), "sweep": sweep, "fingerprint": fingerprint, "who": who}
+        self._chain.append(
+            lambda entries: ledger_charges.reserve(entries, data_set, made, event, guarantee, self._accountant(), source_digest)
+        )
+        return made["id"]
 
-        def decide(entries: list[Entry]) -> list[New]:
-            account = Account.replay(data_set, entries)
-            if account.budget is None:
-                raise no_budget(data_set, guarantee)
-            _check_relation(account, guarantee)
-            bound = _bind(account, entries, source_digest or (account.digests[-1] if account.digests else None))
-            asked = price(event, guarantee, account.budget, self._accountant())
-            if not account.total(asked) <= account.budget.epsilon:
-                raise over_budget(account, account.budget, asked)
-            body = {
-                "id": reservation_id,
-                "sweep": sweep,
-                "fingerprint": fingerprint,
-                "event": event.to_dict(),
-                "guarantee": guarantee.to_dict(),
-                "price": asked.to_dict(),
-                "fixed_beforehand": self._fixed_beforehand(account, account.budget, event),
-                "who": who,
-            }
-            return [*bound, New(kind="reservation", data_set=data_set, body=body)]
+    def start(self, reservation_id: str, run: str) -> None:
+        """Record the run that a reservation pays for: after its vault is sealed, before any data is opened.
 
-        self._chain.append(decide)
-        return reservation_id
+        `run` is a random id that the vault keeps. The same run may start again (resume). A reservation without a start opened no
+        data, so that it can be released.
+
+        Raises:
+          RequestError: another run has started on it, it was released, or it was committed as another event.
+        """
+        if not run or run == UNKNOWN_RUN:
+            raise FieldError("run", run, "must be the random id of a vault")
+        self._chain.append(lambda entries: ledger_charges.start(*ledger_charges.holder(entries, reservation_id), run))
 
     def commit(self, reservation_id: str, event: Event | None = None, *, reason: str = "") -> Reservation:
         """Close a reservation: charged as reserved, or as a cheaper `event`, or, with NOTHING, not at all.
@@ -192,32 +201,31 @@ class Ledger:
         means that no data was opened; the reason is kept. The same commit again changes nothing.
 
         Raises:
-          RequestError: no such reservation, committed otherwise before, dearer than reserved, or no reason given.
+          RequestError: no such reservation, committed otherwise before, dearer than reserved, no reason given, or NOTHING for
+            one that has started.
         """
-        result: list[Reservation] = []
+        return self._commit(reservation_id, event, reason, proven=False)
 
-        def decide(entries: list[Entry]) -> list[New]:
-            account = _holder(entries, reservation_id)
-            held = cast(Reservation, account.find(reservation_id))
-            final = held.reserved if event is None else event.to_dict()
-            if held.state != RESERVED:
-                if not same_event(final, held.event):
-                    raise RequestError(
-                        f'reservation {reservation_id} of sweep "{held.sweep}" is already {held.state}, as another event'
-                    )
-                result[:] = [held]
-                return []
-            body: dict[str, Any] = {
-                "reservation": reservation_id,
-                "reason": reason,
-                "released": same_event(final, NOTHING.to_dict()),
-            }
-            if not same_event(final, held.reserved):
-                body |= self._other_event(account, held, cast(Event, event), reason)
-            return [New(kind="commit", data_set=account.data_set, body=body)]
+    def release(self, reservation_id: str, reason: str) -> Reservation:
+        """Give back a reservation that never started: no data was opened on it.
 
-        self._chain.append(decide)
-        return result[0] if result else cast(Reservation, _holder(self._chain.read(), reservation_id).find(reservation_id))
+        Raises:
+          RequestError: it has started, or it is committed.
+        """
+        return self._commit(reservation_id, NOTHING, reason, proven=False)
+
+    def recover(self, reservation_id: str, evidence: str) -> Reservation:
+        """Give back a reservation that has started, because its vault proves that no trial of it ever ran.
+
+        Proof is the one vault that was sealed for this reservation: it holds the reservation's id and the run that the ledger
+        names (`started`; "unknown" where an earlier version started it), it is whole, and no trial in it was ever claimed: a
+        claim is on disk before a worker is given data. No proof: a vault that is gone, damaged, restored from a copy or of
+        another run, or that no result is to be seen. `evidence` says in words what was found, and is kept.
+
+        Raises:
+          RequestError: it is committed.
+        """
+        return self._commit(reservation_id, NOTHING, evidence, proven=True)
 
     def bind(self, data_set: str, digest: str) -> None:
         """Record the digest of the data set's source file, so that the file cannot be charged under a second name.
@@ -228,25 +236,56 @@ class Ledger:
           RequestError: the digest belongs to another name that has charges.
         """
         checks.name(data_set=data_set)
-        self._chain.append(lambda entries: _bind(Account.replay(data_set, entries), entries, digest))
+        self._chain.append(lambda entries: ledger_charges.bind(entries, data_set, digest))
 
-    def _other_event(self, account: Account, held: Reservation, event: Event, reason: str) -> dict[str, Any]:
-        budget = cast(Budget, account.budget)
-        if not reason:
-            raise FieldError("reason", reason, "must say why this is not what was reserved")
-        others = [charge.event for charge in account.charges if charge.id != held.id]
-        if event == NOTHING:
-            cost, kept = Price(epsilon=0.0, rho=0.0, delta0=0.0, stated_epsilon=0.0, stated_delta=0.0), others
-        else:
-            stated = _cheaper(held, event, self._accountant())
-            cost, kept = price(event, stated, budget, self._accountant()), [*others, event.to_dict()]
-            if not cost.within(held.price):
-                raise RequestError(f'sweep "{held.sweep}" cannot be committed as an event that costs more than reserved')
-        beforehand = fixed_beforehand(kept, budget.delta, self._accountant())
-        return {"event": event.to_dict(), "price": cost.to_dict(), "fixed_beforehand": beforehand}
+    def unseal(self, reservation_id: str, event: Event, guarantee: Guarantee, who: str) -> str:
+        """Charge a committed sweep for showing all its trials, before they are shown, and return the id of the unsealing.
 
-    def _fixed_beforehand(self, account: Account, budget: Budget, event: Event) -> float | None:
-        return fixed_beforehand([*account.events(), event.to_dict()], budget.delta, self._accountant())
+        `event` is all its trials together, at the most that there can be; `guarantee` is what is stated of it. The same call again
+        changes nothing and returns the same id.
+        Guarantee: see the end of sweeper/privacy/budget.py; who decides must have seen nothing but what is public.
+        Relation, unit: those of `guarantee`, which must be those of the data set's charges.
+
+        Raises:
+          OverBudget: in place of what the sweep costs now, it would pass the budget.
+          RequestError: the sweep is not committed, or unsealed as another event.
+        """
+        return self._append(
+            lambda entries: ledger_unseal.unseal(entries, reservation_id, event, guarantee, who, self._accountant())
+        )
+
+    def commit_unsealed(self, reservation_id: str, event: Event, reason: str) -> Reservation:
+        """Lower the charge of an unsealed sweep to that of the trials that were shown, once they are.
+
+        Their number K never depended on data, and is public now. The same call again changes nothing.
+
+        Raises:
+          RequestError: it is not unsealed, it was lowered to another event before, or this one costs more than reserved.
+        """
+        self._chain.append(
+            lambda entries: ledger_unseal.commit_unsealed(entries, reservation_id, event, reason, self._accountant())
+        )
+        return self.find(reservation_id)
+
+    def _commit(self, reservation_id: str, event: Event | None, reason: str, *, proven: bool) -> Reservation:
+        def decide(entries: list[Entry]) -> list[New]:
+            account, held = ledger_charges.holder(entries, reservation_id)
+            return ledger_charges.commit(account, held, event, reason, self._accountant(), proven=proven)
+
+        self._chain.append(decide)
+        return self.find(reservation_id)
+
+    def _append(self, decide: Callable[[list[Entry]], tuple[T, list[New]]]) -> T:
+        """Append what `decide` says, and return what else it made."""
+        made: list[T] = []
+
+        def rows(entries: list[Entry]) -> list[New]:
+            result, new = decide(entries)
+            made[:] = [result]
+            return new
+
+        self._chain.append(rows)
+        return made[0]
 
     def _accountant(self) -> Accountant:
         if self._given is not None:
@@ -254,57 +293,3 @@ class Ledger:
         from sweeper.privacy import accountant  # loads numpy when a price is not in its cache
 
         return cast(Accountant, accountant)
-
-
-def _accounts(entries: list[Entry]) -> list[Account]:
-    names = dict.fromkeys(entry.data_set for entry in entries)
-    return [Account.replay(name, entries) for name in names]
-
-
-def _holder(entries: list[Entry], reservation_id: str) -> Account:
-    for entry in entries:
-        if entry.kind == "reservation" and entry.body["id"] == reservation_id:
-            return Account.replay(entry.data_set, entries)
-    raise RequestError(f"no reservation {reservation_id} in this ledger: `sweeper ledger` lists them")
-
-
-def _bind(account: Account, entries: list[Entry], digest: str | None) -> list[New]:
-    """The row that binds a digest, if it is new; refused when a name with charges has it.
-
-    The salt makes the row's hash, which later rows carry along, useless for guessing the digest of a private file.
-    """
-    if digest is None:
-        return []
-    if not isinstance(digest, str) or not digest:
-        raise FieldError("digest", checks.MISSING, "must be the digest of the source file, as text")
-    for other in _accounts(entries):
-        if other.data_set != account.data_set and digest in other.digests and other.charges:
-            raise RequestError(f'this file is already charged under "{other.data_set}"; use privacy.budget_of: {other.data_set}')
-    if account.digests and account.digests[-1] == digest:
-        return []
-    return [New(kind="binding", data_set=account.data_set, body={"digest": digest, "salt": secrets.token_hex(16)})]
-
-
-def _check_relation(account: Account, guarantee: Guarantee) -> None:
-    for charge in account.charges:
-        earlier = (charge.guarantee["relation"], charge.guarantee["unit"])
-        if earlier != (guarantee.relation, guarantee.unit):
-            raise RequestError(
-                f'"{account.data_set}" is charged for {earlier[0]}/{earlier[1]}, this sweep speaks of {guarantee.relation}/'
-                f"{guarantee.unit}: a budget speaks of one relation and one unit. Use another budget_of only for other data."
-            )
-
-
-def _cheaper(held: Reservation, event: Event, accountant: Accountant) -> Guarantee:
-    """What a sweep that released less than it reserved can state, at the delta that it stated."""
-    stated = _guarantee(held)
-    try:
-        epsilon = accountant.epsilon(event, stated.delta)
-    except Exception:  # nothing was ever stated about this event: infinite is dearer than whatever was reserved
-        epsilon = math.inf
-    return replace(stated, epsilon=epsilon)
-
-
-def _guarantee(charge: Reservation) -> Guarantee:
-    """What is stated about the event charged: with another epsilon than the plan's if that event was cheaper or the plan wrong."""
-    return Guarantee(**dict(charge.guarantee) | {"epsilon": charge.price.stated_epsilon})

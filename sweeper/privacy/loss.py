@@ -11,16 +11,17 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-TAIL = 1e-15  # mass that one composition may move to infinity to keep arrays short
-DIRECT = 200_000_000  # products up to which a convolution is summed directly
-DUST = 1e-150  # masses below it are dropped before a direct sum: products below 1e-308 take a hundred times as long
+from sweeper.privacy.convolution import TAIL, self_convolved
+from sweeper.privacy.convolution import Floats as Floats
+from sweeper.privacy.convolution import convolved as convolved
+
+REACH = 10.0  # standard deviations of a Gaussian that are kept: 1e-23 lies beyond
+NUDGE = 2.0**-50  # times 4 + z^2: more than the relative error of scipy's normal tail at z, of the rounding of z included
+Cells = tuple[float, Floats, float]
+FARTHEST = 600.0  # nats, e^FARTHEST is the largest number used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,24 +48,12 @@ class LossPmf:
             return math.inf
         if self.delta(0.0) <= delta:
             return 0.0
-        if self.losses[0] > 0 and self.delta(float(self.losses[0])) <= delta:  # the root lies below all losses
-            first = float(self.losses[0])
-            scaled = float(np.sum(self.mass * np.exp(first - self.losses)))
-            return max(0.0, first + math.log((self.infinity + float(np.sum(self.mass)) - delta) / scaled))
-        low, high = 0, len(self.mass) - 1  # bisection over grid losses, then the exact root inside one cell
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.losses[middle] <= 0 or self.delta(float(self.losses[middle])) > delta:
-                low = middle
-            else:
-                high = middle
-        above = slice(low + 1, None)
-        mass = float(self.infinity + np.sum(self.mass[above]))
-        scaled = float(np.sum(self.mass[above] * np.exp(self.losses[low] - self.losses[above])))
-        root = (
-            float(self.losses[low]) + math.log((mass - delta) / scaled) if mass > delta and scaled > 0 else float(self.losses[low])
-        )
-        return max(0.0, root)
+        values = divergences(self.interval, self.mass, self.infinity)  # falling; the last is `infinity`
+        above = self.losses >= self.losses[np.searchsorted(-values, -delta)]  # in the cell below them lies the root
+        first = float(self.losses[above][0])
+        scaled = float(np.sum(self.mass[above] * np.exp(first - self.losses[above])))
+        excess = self.infinity + float(np.sum(self.mass[above])) - delta
+        return max(0.0, first + math.log(excess / scaled)) if excess > 0 else max(0.0, first)
 
     def compose(self, other: LossPmf) -> LossPmf:
         """Both mechanisms on the same records."""
@@ -74,10 +63,10 @@ class LossPmf:
         return normalised(self.interval, self.lowest + other.lowest, mass, infinity)
 
     def self_compose(self, count: int) -> LossPmf:
-        if len(self.mass) == 1 and self.infinity == 0.0:
-            return LossPmf(interval=self.interval, lowest=self.lowest * count, mass=self.mass, infinity=0.0)  # one loss, for sure
-        dense = pld_pmf.DensePLDPmf(self.interval, self.lowest, self.mass, self.infinity, True)
-        return from_dense(dense.self_compose(count, TAIL), slack=True)
+        """The mechanism `count` times on the same records."""
+        first, mass, lost = self_convolved(self.mass, count)
+        infinity = lost - math.expm1(count * math.log1p(-self.infinity)) if self.infinity < 1.0 else 1.0
+        return normalised(self.interval, self.lowest * count + first, mass, infinity)
 
     def renyi(self, order: float, cut: float) -> tuple[float, float]:
         """(rho, delta0): the pair is delta0-approximately (order, rho)-Renyi, delta0 at most `cut` above the infinite mass.
@@ -91,21 +80,6 @@ class LossPmf:
         top = float(powers.max())
         rho = (top + math.log(float(np.sum(np.exp(powers - top))))) / (order - 1)
         return max(rho, 0.0), self.infinity + dropped
-
-
-def convolved(a: Floats, b: Floats) -> tuple[Floats, float]:
-    """(mass, error): the convolution of two measures, and a mass to move to infinity for what rounding may have taken away.
-
-    Directly while that is quick: sums of products are off by parts in 1e13 of every cell. By FFT otherwise: its noise is spread
-    over all cells, and once the negative half of it is cut the total shows how much there is.
-    """
-    if len(a) * len(b) <= DIRECT:
-        dropped = float(np.sum(a[a < DUST]) * np.sum(b) + np.sum(b[b < DUST]) * np.sum(a))  # exactly 0 where there is none
-        return np.convolve(np.where(a < DUST, 0.0, a), np.where(b < DUST, 0.0, b)), dropped
-    from scipy.signal import fftconvolve
-
-    mass = np.maximum(fftconvolve(a, b), 0.0)
-    return mass, abs(float(np.sum(mass)) - float(np.sum(a)) * float(np.sum(b)))
 
 
 def normalised(interval: float, lowest: int, mass: Floats, infinity: float) -> LossPmf:
@@ -133,16 +107,6 @@ def trimmed(mass: Floats, surplus: float) -> Floats:
     """
     before = np.cumsum(mass) - mass
     return np.asarray(np.clip(mass - np.maximum(surplus - before, 0.0), 0.0, None))
-
-
-def from_dense(pmf: Any, slack: bool = False) -> LossPmf:
-    """Our record of dp_accounting's pmf. With `slack` a convolution's own error, its total's distance from 1, goes to infinity."""
-    dense = pmf.to_dense_pmf()
-    mass = np.maximum(np.asarray(dense._probs, dtype=np.float64), 0.0)
-    infinity = float(dense._infinity_mass)
-    if slack:
-        infinity += abs(float(np.sum(mass)) + infinity - 1.0)
-    return normalised(float(dense._discretization), int(dense._lower_loss), mass, infinity)
 
 
 @dataclass(frozen=True)
@@ -178,6 +142,8 @@ class PrivacyLoss:
 
     def pruned(self) -> PrivacyLoss:
         """Without parts that another part dominates in both directions at every epsilon of the grid and at every negative one."""
+        if len(self.parts) == 1:
+            return self
         kept: list[tuple[LossPmf, LossPmf]] = []
         for candidate in sorted(self.parts, key=lambda part: -part[0].delta(0.0)):
             if not any(all(dominates(big, small) for big, small in zip(other, candidate, strict=True)) for other in kept):
@@ -197,17 +163,28 @@ def dominates(big: LossPmf, small: LossPmf) -> bool:
 
 
 def _profile(pmf: LossPmf, lowest: int, highest: int) -> Floats:
-    """delta at the grid points lowest ... highest, by a recursion from the top that never leaves [0, 1]."""
+    """delta at the grid losses lowest ... highest."""
     mass = np.zeros(highest - lowest + 1)
     start = pmf.lowest - lowest
     mass[start : start + len(pmf.mass)] = pmf.mass
-    tail = np.cumsum(mass[::-1])[::-1]
-    # delta(l_j) = infinity + sum_{i > j} p_i (1 - e^(l_j - l_i)); the discounted sum is a first-order recursion from above
-    from scipy.signal import lfilter
+    return divergences(pmf.interval, mass, pmf.infinity)
 
-    shrink = math.exp(-pmf.interval)
-    discounted = lfilter([1.0], [1.0, -shrink], mass[::-1])[::-1]
-    return np.asarray(pmf.infinity + np.maximum(tail - discounted, 0.0))
+
+def divergences(interval: float, mass: Floats, infinity: float) -> Floats:
+    """delta at the loss of every cell, as sums of positive terms only.
+
+    delta(l_j) = infinity + sum over i > j of p_i (1 - e^(l_j - l_i)). With T_i the mass at l_i and above, the sum is
+    (1 - e^-interval) times the sum over i > j of T_i e^(l_j - l_(i-1)); in blocks, so that no exponential leaves float64.
+    """
+    tail = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)[::-1]  # from above: T_(j+1)
+    block = max(1, int(FARTHEST / 2 / interval))
+    sums, carried = np.empty(len(tail)), 0.0
+    for start in range(0, len(tail), block):
+        growth = np.exp(np.arange(1, len(tail[start : start + block]) + 1) * interval)
+        part = (carried + np.cumsum(tail[start : start + block] * growth)) / growth
+        sums[start : start + block] = part
+        carried = float(part[-1])
+    return np.asarray(infinity - math.expm1(-interval) * sums[::-1])
 
 
 def point(interval: float) -> PrivacyLoss:
@@ -217,11 +194,85 @@ def point(interval: float) -> PrivacyLoss:
 
 
 def subsampled_gaussian(noise_multiplier: float, sampling_probability: float, interval: float) -> PrivacyLoss:
-    """One Gaussian sum on a Poisson batch; sampling_probability 1 is the plain Gaussian."""
-    pld = privacy_loss_distribution.from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=sampling_probability, value_discretization_interval=interval, use_connect_dots=True
-    )
-    return _both(pld)
+    """One Gaussian sum on a Poisson batch; sampling_probability 1 is the plain Gaussian.
+
+    Guarantee: dominates q N(1, s^2) + (1 - q) N(0, s^2) against N(0, s^2), and the reverse (Zhu, Dong, Wang 2022, Theorem 11). The
+    loss grows with the noisy sum x, so the x between two grid losses are one cell. Its exact P- and Q-mass go to these two losses,
+    which is the chord of the profile between them (connect-the-dots; Doroshenko et al. 2022, Theorem 3.1).
+    Rounding: P-tails are taken too large and Q-tails too small by more than the error of scipy's, so that the profile at every
+    grid loss is too large; negative masses that are left are cut, which raises it again.
+    Relation: zero-out. Units: nats.
+    """
+    if sampling_probability == 0:
+        return point(interval)
+    from scipy.special import ndtr
+
+    s, q = noise_multiplier, sampling_probability
+    ends = (math.floor(sampled_loss(x, s, q) / interval) for x in (-REACH * s, 1 + REACH * s))
+    lowest, highest = next(ends), next(ends) + 1
+    x = _noisy_sums(np.asarray(np.arange(lowest, highest + 1) * interval, dtype=np.float64), s, q)
+    scores = np.stack([x / s, (x - 1) / s])
+    near = ndtr(-np.abs(scores))
+    below, above = np.where(scores < 0, near, 1 - near), np.where(scores < 0, 1 - near, near)
+    nudge = NUDGE * (4.0 + np.minimum(scores * scores, 1e12))
+    absent, present = np.array([1.0, 0.0]), np.array([1 - q, q])
+    removing = _chords(interval, lowest, _tails(below, above, present, nudge), _tails(below, above, absent, -nudge))
+    if q == 1:
+        return PrivacyLoss(((removing, removing),))  # the pair is its own mirror image
+    below, above, nudge = above[:, ::-1], below[:, ::-1], nudge[:, ::-1]
+    adding = _chords(interval, -highest, _tails(below, above, absent, nudge), _tails(below, above, present, -nudge))
+    return PrivacyLoss(((removing, adding),))
+
+
+def sampled_loss(x: float, noise_multiplier: float, sampling_probability: float) -> float:
+    """log(1 - q + q e^z), z the Gaussian's own loss at the noisy sum x."""
+    z, q = (x - 0.5) / noise_multiplier**2, sampling_probability
+    if q == 1:
+        return z
+    return math.log1p(q * math.expm1(z)) if z < FARTHEST else z + math.log(q)
+
+
+def _noisy_sums(losses: Floats, s: float, q: float) -> Floats:
+    """The noisy sum at which the loss is each of these; -inf below the least of them."""
+    if q == 1:
+        return np.asarray(0.5 + s * s * losses)
+    small = np.minimum(losses, 30.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.log1p(np.expm1(small) / q)
+    z = np.where(losses > 30.0, losses - math.log(q) + np.log1p(-(1 - q) * np.exp(-losses.clip(0.0))), z)
+    return np.asarray(0.5 + s * s * np.where(np.isnan(z), -np.inf, z))
+
+
+def _chords(interval: float, lowest: int, p: Cells, q: Cells) -> LossPmf:
+    """The law of a pair from its P- and Q-masses between the losses lowest * interval, (lowest + 1) * interval, ...
+
+    u + v = P-mass and u e^-g + v e^-(g + interval) = Q-mass of the cell between the losses g and g + interval. Where e^g would
+    leave float64 all P-mass goes to the upper end: losses there only grow. So does what lies below the first loss.
+    """
+    (least, p_cells, most), (_, q_cells, _) = p, q
+    losses = (lowest + np.arange(len(p_cells) + 1)) * interval
+    up = (p_cells - q_cells * np.exp(np.minimum(losses[:-1], FARTHEST))) / -math.expm1(-interval)
+    up = np.where(losses[1:] > FARTHEST, p_cells, up)
+    mass = np.append(p_cells - up, 0.0)
+    mass[1:] += up
+    mass[0] += least
+    mass = np.maximum(mass, 0.0)
+    excess = float(np.sum(mass)) + most - 1.0
+    if excess < 0:  # rounding of the sum; tails above the median are not too small, so what is missing lies below
+        mass[min(int(np.searchsorted(np.cumsum(mass), 0.5)) + 1, len(mass) - 1)] -= excess
+    return LossPmf(interval=interval, lowest=lowest, mass=trimmed(mass, max(excess, 0.0)), infinity=most)
+
+
+def _tails(below: Floats, above: Floats, weights: Floats, nudge: Floats) -> Cells:
+    """(below, cells, above): masses of a mixture of normals below its first score, between two, above the last.
+
+    With a positive nudge every tail above a score is at least the true one, with a negative one at most. Differences are taken
+    of the smaller tails.
+    """
+    below, above = (np.sum(weights[:, None] * tail, axis=0) for tail in (below * (1 - nudge), above * (1 + nudge)))
+    high = above < 0.5
+    cells = np.where(high[1:], 1 - below[:-1] - above[1:], np.diff(below))
+    return float(below[0]), np.where(high[:-1], -np.diff(above), cells), float(above[-1])
 
 
 def discrete_laplace(epsilon: float, interval: float) -> PrivacyLoss:
@@ -244,9 +295,3 @@ def from_points(interval: float, losses: Floats, mass: Floats, infinity: float) 
     np.add.at(grid, below - lowest, mass * (1.0 - up))
     np.add.at(grid, below - lowest + 1, mass * up)
     return LossPmf(interval=interval, lowest=lowest, mass=grid, infinity=infinity)
-
-
-def _both(pld: Any) -> PrivacyLoss:
-    removing = from_dense(pld._pmf_remove)
-    adding = removing if pld._symmetric else from_dense(pld._pmf_add)
-    return PrivacyLoss(((removing, adding),))

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from sweeper.privacy.loss import Floats, LossPmf, PrivacyLoss, normalised
+from sweeper.privacy.convolution import Floats
+from sweeper.privacy.loss import FARTHEST, LossPmf, PrivacyLoss, divergences, normalised
 
 
 def from_cells(interval: float, edges: Floats, p: Floats, q: Floats) -> LossPmf:
@@ -31,12 +32,23 @@ def from_profile(interval: float, lowest: int, deltas: Floats) -> LossPmf:
 
     `deltas` falls and is convex in e^epsilon, and is 1 at e^epsilon = 0. Its last value goes to infinity. Masses are second
     differences: if values are right to 1e-16 of themselves, masses are to 1e-16 / interval of the tail. Where that is not
-    enough, build from masses (`from_cells`). Negative ones are cut, which raises the profile.
+    enough, build from masses (`from_cells`). Negative ones are cut, which raises the profile. Losses whose e^loss leaves float64
+    are left out at both ends: then the last value kept goes to infinity, and the first lies on the chord from (0, 1).
     """
+    first = max(0, math.ceil(-FARTHEST / interval) - lowest)
+    after = min(len(deltas), math.floor(FARTHEST / interval) - lowest + 1)
+    lowest, deltas = lowest + first, deltas[first:after]
     x = np.exp((lowest + np.arange(len(deltas))) * interval)
     slopes = np.concatenate([[(1.0 - deltas[0]) / x[0]], -np.diff(deltas) / np.diff(x), [0.0]])  # Q-mass of the losses above
     mass = np.maximum(x * -np.diff(slopes), 0.0)
     return normalised(interval, lowest, mass, float(deltas[-1]))
+
+
+def mixed(share: float, first: LossPmf, second: LossPmf) -> LossPmf:
+    """The first with probability `share`, else the second, by a coin that everybody sees: profiles average."""
+    parts = ((first, share), (second, 1.0 - share))
+    a, b = (LossPmf(interval=x.interval, lowest=x.lowest, mass=x.mass * by, infinity=x.infinity * by) for x, by in parts)
+    return added(a, b)
 
 
 def added(a: LossPmf, b: LossPmf) -> LossPmf:
@@ -55,12 +67,12 @@ def fused(loss: PrivacyLoss) -> PrivacyLoss:
     For what must not be priced part by part: a mechanism whose part depends on more than the record's place (a candidate's
     setting), inside select-best. Never smaller than `loss`, and equal to it in epsilon at every delta.
     """
-    directions = [_largest([part[side] for part in loss.parts]) for side in (0, 1)]
+    directions = [largest([part[side] for part in loss.parts]) for side in (0, 1)]
     return PrivacyLoss(((directions[0], directions[1]),))
 
 
-def _largest(laws: list[LossPmf]) -> LossPmf:
-    """The largest of several profiles is convex in e^epsilon again, so chords between grid losses lie above it."""
+def largest(laws: list[LossPmf]) -> LossPmf:
+    """One law whose profile is the largest of theirs: it is convex in e^epsilon again, so chords between grid losses lie above."""
     if len(laws) == 1:
         return laws[0]
     lowest = min(pmf.lowest for pmf in laws) - 1
@@ -68,17 +80,37 @@ def _largest(laws: list[LossPmf]) -> LossPmf:
     return from_profile(laws[0].interval, lowest, np.max([profile_values(pmf, lowest, count) for pmf in laws], axis=0))
 
 
-def profile_values(pmf: LossPmf, lowest: int, count: int) -> Floats:
-    """delta at the grid losses lowest, lowest + 1, ... as sums of positive terms only.
+def smallest(laws: list[LossPmf]) -> LossPmf:
+    """One law that dominates what each of `laws` dominates: the largest convex profile below all of theirs at the grid losses.
 
-    delta(l_j) = infinity + sum over i > j of p_i (1 - e^(l_j - l_i)). With T_i the mass at l_i and above, the sum is
-    (1 - e^-interval) times the sum over i > j of T_i e^(l_j - l_(i-1)): a first-order recursion from above.
+    The mechanism's own profile is convex in e^epsilon, 1 at 0 and below each of theirs, so it is below this one at the grid
+    losses, and between them below its chords.
     """
-    from scipy.signal import lfilter
+    lowest = min(pmf.lowest for pmf in laws) - 1
+    count = max(pmf.lowest + len(pmf.mass) for pmf in laws) - lowest + 1
+    values = np.min([profile_values(pmf, lowest, count) for pmf in laws], axis=0)
+    x = np.exp((lowest + np.arange(count)) * laws[0].interval)
+    return from_profile(laws[0].interval, lowest, _convex_below(x, values))
 
+
+def _convex_below(x: Floats, y: Floats) -> Floats:
+    """The largest convex function below the points (0, 1), (x, y), at x."""
+    xs, ys = [0.0, *x.tolist()], [1.0, *y.tolist()]
+    kept: list[int] = []
+    for i in range(len(xs)):
+        while len(kept) > 1:
+            a, b = kept[-2], kept[-1]
+            if (ys[b] - ys[a]) * (xs[i] - xs[a]) < (ys[i] - ys[a]) * (xs[b] - xs[a]):
+                break
+            kept.pop()
+        kept.append(i)
+    hull = np.interp(x, [xs[i] for i in kept], [ys[i] for i in kept])
+    return np.asarray(np.minimum(hull * (1 + 1e-13), y), dtype=np.float64)  # where no line was drawn, the value itself
+
+
+def profile_values(pmf: LossPmf, lowest: int, count: int) -> Floats:
+    """delta at the grid losses lowest, lowest + 1, ..."""
     mass = np.zeros(count)
     start = pmf.lowest - lowest
     mass[start : start + len(pmf.mass)] = pmf.mass
-    tail = np.append(np.cumsum(mass[::-1])[::-1][1:], 0.0)
-    shrink = math.exp(-pmf.interval)
-    return np.asarray(pmf.infinity - math.expm1(-pmf.interval) * lfilter([1.0], [1.0, -shrink], tail[::-1])[::-1])
+    return divergences(pmf.interval, mass, pmf.infinity)

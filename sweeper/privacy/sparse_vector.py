@@ -19,8 +19,9 @@ import numpy as np
 from scipy.special import log_ndtr
 
 from sweeper import checks
+from sweeper.privacy.convolution import Floats
 from sweeper.privacy.exponential import laplace_renyi, pure
-from sweeper.privacy.loss import Floats, LossPmf, PrivacyLoss, from_points, subsampled_gaussian
+from sweeper.privacy.loss import LossPmf, PrivacyLoss, from_points, subsampled_gaussian
 from sweeper.privacy.profile import from_profile
 
 FAR = 8.5  # margins beyond which a test has no mass in float64

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING as NO_DEFAULT
 from dataclasses import fields
@@ -16,12 +14,14 @@ from typing import Any
 
 from sweeper import checks
 from sweeper.checks import FieldError
+from sweeper.spec.refused import refusals
+from sweeper.spec.search import ADAPTIVE, AdaptiveSearch, RandomSearch
 from sweeper.spec.space import Choices, PolicySpace, Range, Space
 from sweeper.spec.sweep import DataSpec, PrivacySpec, Resources, ScoreSpec, SweepSpec
+from sweeper.spec.values import DOMAIN_KEYS, as_mapping, as_text, inside, only_known, read_record, read_value, type_hints
 
 Resolve = Callable[[str, object], type[Any]]  # (family, kind) -> class, or FieldError on field "kind"
-SECTIONS = ("name", "data", "model", "trainer", "privacy", "protocol", "score", "space", "resources")
-DOMAIN_KEYS = ("value", "values", "range", "scale")
+SECTIONS = ("name", "data", "model", "trainer", "privacy", "protocol", "search", "score", "space", "resources")
 
 
 def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
@@ -30,37 +30,45 @@ def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
     Raises:
       FieldError: the first field that breaks a rule, named by its path (`trainer.steps`).
     """
-    top = _mapping("spec", data)
-    _known("spec", top, SECTIONS, prefix=False)
+    top = as_mapping("spec", data)
+    for found in refusals(top):
+        raise found
+    only_known("spec", top, SECTIONS, prefix=False)
     for key in ("name", "data", "model", "trainer", "privacy", "protocol", "space"):
         if top.get(key) is None:
             raise FieldError(key, checks.MISSING, "is missing")
-    data_section = dict(_mapping("data", top["data"]))
+    data_section = dict(as_mapping("data", top["data"]))
     source = data_section.pop("source", None)
     if source is None:
         raise FieldError("data.source", checks.MISSING, "is missing", "See: sweeper kinds data.")
     parts = {
-        "data": _inside("data", lambda: _record(DataSpec, {**data_section, "source": _source(source, resolve)})),
+        "data": inside("data", lambda: read_record(DataSpec, {**data_section, "source": _source(source, resolve)})),
         "model": _kinded("model", top["model"], resolve),
         "trainer": _kinded("trainer", top["trainer"], resolve),
-        "privacy": _inside("privacy", lambda: _record(PrivacySpec, top["privacy"])),
+        "privacy": inside("privacy", lambda: read_record(PrivacySpec, top["privacy"])),
         "protocol": _kinded("protocol", top["protocol"], resolve),
         "space": _space(top["space"], resolve),
     }
+    if "search" in top:
+        parts["search"] = _search(top["search"], resolve)
     if "score" in top:
-        parts["score"] = _inside("score", lambda: _record(ScoreSpec, top["score"]))
+        parts["score"] = inside("score", lambda: read_record(ScoreSpec, top["score"]))
     if "resources" in top:
-        parts["resources"] = _inside("resources", lambda: _record(Resources, top["resources"]))
+        parts["resources"] = inside("resources", lambda: read_record(Resources, top["resources"]))
     if parts["protocol"].kind == "public-proxy":
-        proxy = _inside("protocol", lambda: _source(parts["protocol"].proxy, resolve, "proxy")).description
+        proxy = inside("protocol", lambda: _source(parts["protocol"].proxy, resolve, "proxy")).description
         if parts["model"].kind == "logistic" and proxy.classes != 2:
             rule = f"has {proxy.classes} classes, and model logistic needs 2"
             raise FieldError("protocol.proxy", parts["protocol"].proxy, rule, "Name another table, or use model: {kind: softmax}.")
-    return SweepSpec(name=_text("name", top["name"]), **parts)
+    return SweepSpec(name=as_text("name", top["name"]), **parts)
 
 
 def spec_to_dict(spec: SweepSpec) -> dict[str, Any]:
-    """A plain mapping that `spec_from_dict` reads back to an equal spec; every default written out."""
+    """A plain mapping that `spec_from_dict` reads back to an equal spec; every default written out, except the default search.
+
+    (A sweep that was sealed before searches had a name has the same fingerprint now, so that it can be resumed.)
+    """
+    search = {} if spec.search == RandomSearch() else {"search": _with_kind(spec.search)}
     return {
         "name": spec.name,
         "data": {**_fields(spec.data), "source": spec.data.source.kind},
@@ -68,6 +76,7 @@ def spec_to_dict(spec: SweepSpec) -> dict[str, Any]:
         "trainer": _with_kind(spec.trainer),
         "privacy": _fields(spec.privacy),
         "protocol": _with_kind(spec.protocol),
+        **search,
         "score": _fields(spec.score),
         "space": {part: _policy_to_dict(getattr(spec.space, part)) for part in ("clip", "step")},
         "resources": _fields(spec.resources),
@@ -119,26 +128,33 @@ def _source(kind: object, resolve: Resolve, field: str = "source") -> Any:
 
 
 def _kinded(family: str, section: object, resolve: Resolve) -> Any:
-    mapping = dict(_mapping(family, section))
+    mapping = dict(as_mapping(family, section))
     if "kind" not in mapping:
         raise FieldError(f"{family}.kind", checks.MISSING, "is missing", f"See: sweeper kinds {family}.")
-    cls = _inside(family, lambda: resolve(family, mapping.pop("kind")))
-    return _inside(family, lambda: _record(cls, mapping, owner=f"{family} {cls.kind}"))
+    cls = inside(family, lambda: resolve(family, mapping.pop("kind")))
+    return inside(family, lambda: read_record(cls, mapping, owner=f"{family} {cls.kind}"))
+
+
+def _search(section: object, resolve: Resolve) -> Any:
+    kind = section.get("kind") if isinstance(section, Mapping) else None
+    if isinstance(kind, str) and kind in ADAPTIVE:
+        return AdaptiveSearch(kind=kind)  # planning refuses it, with what the alternative costs
+    return _kinded("search", section, resolve)
 
 
 def _space(section: object, resolve: Resolve) -> Space:
-    mapping = _mapping("space", section)
-    _known("space", mapping, ("clip", "step"))
+    mapping = as_mapping("space", section)
+    only_known("space", mapping, ("clip", "step"))
     parts = {}
     for part in ("clip", "step"):
         if mapping.get(part) is None:
             raise FieldError(f"space.{part}", checks.MISSING, "is missing", f"See: sweeper kinds {part}.")
-        parts[part] = _inside(f"space.{part}", lambda part=part: _policy(part, mapping[part], resolve))  # type: ignore[misc]
+        parts[part] = inside(f"space.{part}", lambda part=part: _policy(part, mapping[part], resolve))  # type: ignore[misc]
     return Space(**parts)
 
 
 def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
-    mapping = dict(_mapping(family, section, whole=True))
+    mapping = dict(as_mapping(family, section, whole=True))
     if "policy" not in mapping:
         raise FieldError("policy", checks.MISSING, "is missing", f"See: sweeper kinds {family}.")
     try:
@@ -153,11 +169,11 @@ def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
             raise FieldError(key, checks.MISSING, f"is not a field of {family} policy {cls.kind}{checks.suggestion(key, names)}")
     settings = {}
     for key, value in mapping.items():
-        settings[key] = _setting(key, value, _hints(cls)[key])
+        settings[key] = _setting(key, value, type_hints(cls)[key])
     if own:
         if cls.searched in settings:
             raise FieldError(cls.searched, mapping[cls.searched], f"and {next(iter(own))} are both given: they set the same thing")
-        settings[cls.searched] = _domain(own, _hints(cls)[cls.searched])
+        settings[cls.searched] = _domain(own, type_hints(cls)[cls.searched])
     required = [f.name for f in fields(cls) if f.default is NO_DEFAULT and f.default_factory is NO_DEFAULT]
     for key in required:
         if key not in settings:
@@ -173,8 +189,8 @@ def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
 def _setting(key: str, value: Any, wanted: Any) -> Any:
     """A field of a policy: a plain value, or a mapping that says what to search."""
     if not isinstance(value, Mapping):
-        return _value(key, value, wanted)
-    return _inside(key, lambda: _domain(value, wanted), flat=True)
+        return read_value(key, value, wanted)
+    return inside(key, lambda: _domain(value, wanted), flat=True)
 
 
 def _domain(own: Mapping[str, Any], wanted: Any) -> Any:
@@ -191,96 +207,12 @@ def _domain(own: Mapping[str, Any], wanted: Any) -> Any:
         raise FieldError("scale", own["scale"], "belongs to a range", "Drop it.")
     body = own[given[0]]
     if given == ["value"]:
-        return _value("value", body, wanted)
+        return read_value("value", body, wanted)
     if not isinstance(body, (list, tuple)):
         raise FieldError(given[0], body, "must be a list")
     if given == ["values"]:
-        return Choices(values=tuple(_value("values", item, wanted) for item in body))
+        return Choices(values=tuple(read_value("values", item, wanted) for item in body))
     if len(body) != 2:
         raise FieldError("range", body, "must be two numbers [low, high]")
-    low, high = (_value("range", item, float) for item in body)
+    low, high = (read_value("range", item, float) for item in body)
     return Range(low=low, high=high, scale=own.get("scale", "linear"))
-
-
-def _record(cls: type[Any], section: object, owner: str = "") -> Any:
-    """A frozen dataclass from a mapping: keys known, required ones given, values of the declared types."""
-    mapping = _mapping(owner or cls.__name__, section, whole=True)
-    names = [f.name for f in fields(cls)]
-    for key in mapping:
-        if key not in names:
-            of = f" of {owner}" if owner else ""
-            raise FieldError(str(key), checks.MISSING, f"is not a field{of}{checks.suggestion(key, names)}")
-    for f in fields(cls):
-        if f.default is NO_DEFAULT and f.default_factory is NO_DEFAULT and mapping.get(f.name) is None:
-            raise FieldError(f.name, checks.MISSING, "is missing")
-    hints = _hints(cls)
-    return cls(**{key: _value(key, value, hints[key]) for key, value in mapping.items()})
-
-
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _value(field: str, value: Any, wanted: Any) -> Any:
-    """The value as its declared type: whole numbers become floats where a float is declared; nothing else is converted."""
-    options = typing.get_args(wanted) if isinstance(wanted, types.UnionType) else (wanted,)
-    if value is None and type(None) in options:
-        return None
-    if isinstance(value, bool) and bool not in options and any(o in (int, float, str) for o in options):
-        raise FieldError(field, value, f"must be {_names(options)}, not true or false")
-    if float in options and isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise FieldError(field, value, "is too large a number") from None
-    simple = [o for o in options if o in (int, float, str, bool)]
-    if simple and not any(type(value) is o for o in simple):
-        hint = ""
-        if isinstance(value, str) and _is_number(value) and (int in options or float in options):
-            hint = f"Write {value} without quotes."
-        raise FieldError(field, value, f"must be {_names(options)}", hint)
-    return value
-
-
-def _names(options: tuple[Any, ...]) -> str:
-    words = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
-    return " or ".join(words[o] for o in options if o in words)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _mapping(field: str, value: object, whole: bool = False) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise FieldError("" if whole else field, value, "must be a mapping of fields")
-    for key in value:
-        if not isinstance(key, str):
-            raise FieldError("" if whole else field, key, "is a key, and keys must be text")
-    return value
-
-
-def _text(field: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise FieldError(field, value, "must be text")
-    return value
-
-
-def _known(owner: str, mapping: Mapping[str, Any], names: tuple[str, ...], prefix: bool = True) -> None:
-    for key in mapping:
-        if key not in names:
-            where = f"{owner}.{key}" if prefix else key
-            raise FieldError(where, checks.MISSING, f"is not a field of a sweep{checks.suggestion(key, names)}")
-
-
-def _inside(parent: str, build: Callable[[], Any], flat: bool = False) -> Any:
-    """Run a builder; its FieldErrors are reported with the path of the section they arose in."""
-    try:
-        return build()
-    except FieldError as error:
-        own = flat and error.field in DOMAIN_KEYS  # `range` of a searched field is that field
-        raise (FieldError(parent, error.value, error.rule, error.hint) if own else error.within(parent)) from None

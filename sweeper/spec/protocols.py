@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from sweeper.checks import FieldError
     from sweeper.privacy.events import Event
+    from sweeper.privacy.release import Part
     from sweeper.seeds import Streams
 
 
@@ -121,14 +122,42 @@ class Trainer(Protocol):
     batch_size: int
     steps: int
 
+    @property
+    def relation(self) -> str:
+        """The neighbour relation that its sampler is priced for."""
+        ...
+
     def event(self, rows: int, noise_multiplier: float) -> Event:
         """All that `fit` asks of `rows` training rows."""
         ...
 
     def fit(
-        self, problem: Problem, clip: Any, step: Any, noise_multiplier: float, streams: Streams
+        self, problem: Problem, clip: Any, step: Any, noise_multiplier: float, streams: Streams, *, share: float = 1.0
     ) -> tuple[Tensor, Mapping[str, Any]]:
-        """(released params_P, sealed diagnostics)."""
+        """(released params_P, sealed diagnostics). `share`: of the rows that the problem lets into a batch; public."""
+        ...
+
+
+class Search(Protocol):
+    """Where candidates come from. Sees the public space and public randomness only."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def iid(self) -> bool:
+        """Candidates are independent draws from one public law, with replacement."""
+        ...
+
+    def trials(self, space: Any) -> int | None:
+        """How many candidates there are; None: as many as are asked for."""
+        ...
+
+    def candidates(self, space: Any, count: int, uniforms: Iterator[float]) -> list[dict[str, Any]]:
+        """`count` candidates: a value for each searched name."""
+        ...
+
+    def values(self, domain: Any) -> str:
+        """What it tries of a domain, for people."""
         ...
 
 
@@ -138,6 +167,8 @@ class ReleaseProtocol(Protocol):
     kind: ClassVar[str]
     runs_one: ClassVar[bool]  # exactly one run, so nothing may be searched
     releases_all: ClassVar[bool]  # every trial becomes visible
+    final_run: ClassVar[bool]  # after the search one run of the winning setting, which is the answer
+    drawn: ClassVar[bool]  # how many runs is drawn in secret, and candidates must be i.i.d. draws
     visible: ClassVar[str]  # one sentence for the user
 
     @property
@@ -149,8 +180,16 @@ class ReleaseProtocol(Protocol):
         """The event of the whole sweep from the event of one trial."""
         ...
 
+    def unsealed(self, trial: Event, runs: int) -> Event:
+        """The event of a sweep of this many runs, the final one not counted, if every one of them is released."""
+        ...
+
+    def part(self, *, final: bool) -> Part | None:
+        """The secret part of the training rows that a run of the search, or the final one, may use; None: all of them."""
+        ...
+
     def draw_count(self, uniforms: Iterator[float]) -> int:
-        """How many runs to make. For select-best a secret."""
+        """How many runs to make, the final one not counted. A secret where `drawn`."""
         ...
 
     def faults(self, spec: Any) -> Iterator[FieldError]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeper import checks
 from sweeper.checks import FieldError
-from sweeper.spec.protocols import DataSource, Model, ReleaseProtocol, Trainer
+from sweeper.privacy.event import REPLACE_ONE, ZERO_OUT
+from sweeper.spec.protocols import DataSource, Model, ReleaseProtocol, Search, Trainer
+from sweeper.spec.refused import no_noise, noiseless
+from sweeper.spec.search import MOST_POINTS, RandomSearch
 from sweeper.spec.space import Space
+
+if TYPE_CHECKING:
+    from sweeper.privacy.release import Part
 
 MOST_STEPS = 1_000_000_000
 
@@ -61,6 +67,7 @@ class PrivacySpec:
     noise_multiplier: float | None = None
     unit: str = "record"
     budget_of: str | None = None  # name in the ledger; default: the data source's kind
+    relation: str | None = None  # zero-out or replace-one; default: the sampler's, which alone decides it
 
     def __post_init__(self) -> None:
         checks.probability(delta=self.delta)
@@ -80,6 +87,8 @@ class PrivacySpec:
         if self.unit == "user":
             raise FieldError("unit", "user", "is refused: nothing here bounds what one user contributes", "Use unit: record.")
         checks.one_of(("record",), unit=self.unit)
+        if self.relation is not None:
+            checks.one_of((ZERO_OUT, REPLACE_ONE), relation=self.relation)
         if self.budget_of is not None:
             checks.name(budget_of=self.budget_of)
 
@@ -95,6 +104,8 @@ class ScoreSpec:
     def __post_init__(self) -> None:
         checks.one_of(("accuracy",), metric=self.metric)
         checks.one_of(("holdout", "training"), split=self.split)
+        if noiseless(self.epsilon):
+            raise no_noise(self.epsilon)
         checks.positive(epsilon=self.epsilon)
         checks.real(1e-6, 100.0, epsilon=self.epsilon)  # below it a score is noise alone, above it is not private
 
@@ -125,6 +136,7 @@ class SweepSpec:
     privacy: PrivacySpec
     protocol: ReleaseProtocol
     space: Space
+    search: Search = field(default_factory=RandomSearch)
     score: ScoreSpec = field(default_factory=ScoreSpec)
     resources: Resources = field(default_factory=Resources)
     kind: ClassVar[str] = "sweep"
@@ -163,11 +175,35 @@ class SweepSpec:
                 f"searches nothing, so protocol {self.protocol.kind} would pay for choosing among equals",
                 "Give a range, or use protocol: {kind: no-tuning}.",
             )
+        yield from self._search_faults(len(searched))
+        if self.privacy.relation not in (None, self.trainer.relation):
+            sampling = getattr(self.trainer, "sampling", self.trainer.kind)
+            yield FieldError(
+                "privacy.relation",
+                self.privacy.relation,
+                f"does not match the sampler: trainer.sampling {sampling} is priced for {self.trainer.relation}",
+                "Leave relation out, or use trainer.sampling: "
+                f"{'without-replacement' if self.privacy.relation == REPLACE_ONE else 'poisson'}.",
+            )
         if self.trainer.steps > MOST_STEPS:
             yield FieldError("trainer.steps", self.trainer.steps, f"must be at most {MOST_STEPS:,}")
         if self.trainer.batch_size > self.data.rows:
             yield FieldError("trainer.batch_size", self.trainer.batch_size, f"must be at most the number of rows, {rows:,}")
         yield from self.protocol.faults(self)
+
+    def _search_faults(self, searched: int) -> Iterator[FieldError]:
+        """A search with a number of candidates of its own must be told by the protocol. (planning refuses what has no price.)"""
+        if self.protocol.runs_one and self.search != RandomSearch():
+            hint = "Leave search out."
+            yield FieldError("search.kind", self.search.kind, f"has nothing to search: {self.protocol.kind} runs one setting", hint)
+        count = self.search.trials(self.space) if searched else None
+        if count is None or self.protocol.drawn:
+            return
+        if count > MOST_POINTS:
+            yield FieldError("search.points", checks.MISSING, f"makes more than {MOST_POINTS:,} points", "Lower it.")
+        elif count != self.protocol.max_trials:
+            rule = f"is not the number of points of the grid, {count:,}, which all run"
+            yield FieldError("protocol.trials", self.protocol.max_trials, rule, f"Set protocol.trials: {count}.")
 
     @property
     def budget_of(self) -> str:
@@ -195,3 +231,4 @@ class TrialSpec:
     candidate: Mapping[str, Any]  # searched name -> value
     data: DataSpec
     score: ScoreSpec
+    part: Part | None = None  # the training rows it may use; None: all

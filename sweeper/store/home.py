@@ -11,6 +11,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from sweeper.checks import FieldError
+from sweeper.privacy.ledger_address import VARIABLE as LEDGER_VARIABLE
+from sweeper.privacy.ledger_address import address
 
 SQLITE = "sqlite:///"
 
@@ -49,7 +51,22 @@ class Home:
 
     @property
     def ledger(self) -> Path:
+        """The file that holds the ledger where SWEEPER_LEDGER_URI names no other place."""
         return self.path / "ledger.db"
+
+    @property
+    def ledger_uri(self) -> str:
+        """What to make a Ledger of. It may hold a password: show the Ledger instead."""
+        return os.environ.get(LEDGER_VARIABLE) or sqlite_uri(self.ledger)
+
+    def ledger_exists(self) -> bool:
+        """Whether there is a ledger to read without making one. A server counts as one: it is asked when the ledger is opened.
+
+        Raises:
+          FieldError: SWEEPER_LEDGER_URI is no address of a ledger.
+        """
+        file = address(self.ledger_uri).file
+        return file is None or file.exists()
 
     @property
     def cache(self) -> Path:

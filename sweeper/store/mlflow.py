@@ -54,7 +54,8 @@ class Store:
                     raise ValueError(f"submission {release.submission} is already published with other trials")
                 return str(done.info.run_id)
             bill = _bill(release.protocol, release.public, release.guarantee)
-            parent = done or self._open(experiment, release.submission, release, {schema.ROLE: schema.PARENT, **bill})
+            mark = {} if release.supersedes is None else {schema.SUPERSEDES: release.supersedes}
+            parent = done or self._open(experiment, release.submission, release, {schema.ROLE: schema.PARENT, **bill, **mark})
             for position, trial in enumerate(release.trials):
                 run = known.get(trial.id)
                 if run is None:
@@ -63,6 +64,10 @@ class Store:
                 if run.info.status != FINISHED:
                     self._write_trial(run, release, trial)
             self._write_bill(parent, release)
+            if release.supersedes is not None:
+                older = self._known(experiment, release.supersedes).get(schema.PARENT)
+                if older is not None:
+                    self.connection.client.set_tag(older.info.run_id, schema.SUPERSEDED_BY, release.submission)
             if len(release.trials) >= ANALYZE_FROM:
                 self._analyze()
             return str(parent.info.run_id)
@@ -172,6 +177,8 @@ class Store:
         tags = _bill(release.protocol, release.public, release.guarantee)
         tags[schema.GUARANTEE] = tag_text(schema.to_json(release.guarantee), schema.GUARANTEE_FILE)
         tags |= {schema.TIMING: release.timing, schema.NOTE: release.description_markdown}
+        if release.ledger.get("head"):
+            tags[schema.LEDGER_HEAD] = release.ledger["head"]
         params = schema.flat(release.spec, schema.SPEC_PREFIX) | schema.flat(release.guarantee, schema.GUARANTEE_PREFIX)
         metrics = {name: release.plan.get(name) for name in schema.PLAN_METRICS}
         metrics |= {schema.EPSILON: release.guarantee.get("epsilon"), schema.DELTA: release.guarantee.get("delta")}

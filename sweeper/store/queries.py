@@ -55,6 +55,7 @@ class Best:
     protocol: str
     public: bool
     model_uri: str | None
+    ledger_head: str | None  # seq:hash of the ledger's last row at the release; None on public data
     statement: str
     load: str  # what to type for the model
 
@@ -94,6 +95,11 @@ def best(sweep: str, home: Home | None = None) -> Best:
     connection = _connection(home)
     with connection.reported():
         parents, children = _released(connection, sweep)
+        if not children and parents:
+            raise RequestError(
+                f"sweep {sweep} drew no run, as its law may: no answer is what it released, and the charge stands. Run it under "
+                "another name, with a law that always makes a run"
+            )
         if not children:
             raise RequestError(f"sweep {sweep} has released nothing yet. `sweeper run` or `sweeper resume` goes on with it")
         own = [child for child in children if child.data.tags.get(schema.STAGE) != schema.PROXY]
@@ -121,6 +127,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
         protocol=tags[schema.PROTOCOL],
         public=tags[schema.PUBLIC] == "true",
         model_uri=tags.get(schema.MODEL_URI),
+        ledger_head=parent.data.tags.get(schema.LEDGER_HEAD),
         statement=_statement(tags, guarantee, parent.data.tags.get(schema.TIMING, "")),
         load=f'sweeper.load("{sweep}")',
     )
@@ -178,9 +185,9 @@ def compare_note(sweep: str, home: Home | None = None) -> str:
     price = f"for epsilon {unsealed:.2f} instead of {_epsilon(latest.data.tags):.2f}" if unsealed is not None else "for a new price"
     return (
         f"{latest.data.tags[schema.PROTOCOL]} paid for winners only: one winner is public, every other trial is sealed.\n"
-        f"`unseal` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
-        f"`arms` would publish one winner per policy: each arm costs this bill again, and on private data arms add up.\n"
-        "Neither is in this version. A sweep with protocol release-all, or on data.public: true, compares more."
+        f"`sweeper unseal {sweep}` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
+        "Arms (one winner per policy) are not in this version. A sweep with protocol release-all, or on data.public: true, "
+        "compares more."
     )
 
 
@@ -191,13 +198,18 @@ def _connection(home: Home | None) -> Connection:
 
 
 def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[Run]]:
-    """(finished parent runs by run id, their finished children). A submission counts as a whole or not at all."""
+    """(finished parent runs by run id, their finished children). A submission counts as a whole or not at all.
+
+    One that another supersedes is left out: its trials are in the other, and so is its bill.
+    """
     known = {} if connection.empty else connection.sweeps()
     if sweep not in known:
         rule = f"is not a sweep in this store{checks.suggestion(sweep, known)}"
         raise checks.FieldError("sweep", sweep, rule, "A sweep appears once it has released something: `sweeper run FILE`.")
     runs = [run for run in connection.runs([known[sweep]]) if run.info.status == "FINISHED"]
-    parents = {run.info.run_id: run for run in runs if run.data.tags.get(schema.ROLE) == schema.PARENT}
+    found = [run for run in runs if run.data.tags.get(schema.ROLE) == schema.PARENT]
+    gone = {run.data.tags.get(schema.SUPERSEDES) for run in found}
+    parents = {run.info.run_id: run for run in found if run.data.tags.get(schema.SUBMISSION) not in gone}
     children = [run for run in runs if run.data.tags.get(schema.ROLE) == schema.TRIAL]
     return parents, [child for child in children if child.data.tags.get(schema.PARENT_RUN) in parents]
 

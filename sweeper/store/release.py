@@ -68,6 +68,7 @@ class Release:
     build_model: Callable[[bytes], nn.Module] | None = None
     build_example: Callable[[], np.ndarray] | None = None  # synthetic rows; see synthetic_rows
     score_noise: float | None = None  # standard deviation of the noise on a score
+    supersedes: str | None = None  # an earlier submission whose trials are all in this one, so that its bill is not added
 
     def __post_init__(self) -> None:
         checks.name(sweep=self.sweep, submission=self.submission)

@@ -28,12 +28,15 @@ DELTA_TEXT: Final = "sweeper.delta"
 GUARANTEE: Final = "sweeper.guarantee"  # JSON
 SETTINGS: Final = "sweeper.settings"  # JSON, exact; parameters are text and may be cut
 TIMING: Final = "sweeper.timing"
+LEDGER_HEAD: Final = "sweeper.ledger_head"  # seq:hash of the ledger's last row when this was released
 METRIC: Final = "sweeper.metric"  # what the score measures
 MODEL_URI: Final = "sweeper.model_uri"
-STAGE: Final = "sweeper.stage"  # proxy (a run on the public table of public-proxy), private or public
+STAGE: Final = "sweeper.stage"  # proxy (a run that only chose the setting of another), private or public
 PROXY: Final = "proxy"
 DIVERGED: Final = "sweeper.diverged"
 FAILURE: Final = "sweeper.failure"
+SUPERSEDES: Final = "sweeper.supersedes"  # on a parent run: the submission whose trials and bill are all in this one
+SUPERSEDED_BY: Final = "sweeper.superseded_by"  # on the other
 
 # MLflow's own tags.
 NOTE: Final = "mlflow.note.content"  # Markdown at the head of an experiment or run

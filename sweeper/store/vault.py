@@ -79,11 +79,11 @@ class Vault:
     ) -> Vault:
         """Seal a sweep under root/vault: all of it in one transaction, under its name only when complete.
 
+        No candidates: the law of their number may draw none, and did.
+
         Raises:
           RequestError: the name is taken.
         """
-        if not candidates:
-            raise ValueError("a sweep has at least one candidate")
         meta = {"sweep": sweep, "fingerprint": fingerprint, "spec": spec, "plan": plan, "reservation": reservation}
         meta |= {"phase": SEALED, "release_id": None}
 
@@ -161,7 +161,7 @@ class Vault:
         checks.one_of((SEARCH, FINAL), stage=stage)
         with self._lock, transaction(self._db):
             self._refuse_released()
-            index = int(self._one("SELECT max(trial) + 1 FROM trials"))
+            index = int(self._one("SELECT coalesce(max(trial) + 1, 0) FROM trials"))
             self._db.execute(ADD, (index, stage, json.dumps(candidate)))
         return index
 

@@ -13,9 +13,10 @@ from small import blobs, spoilt, without
 
 from sweeper.backends.closed_form import LinearProblem, evaluate
 from sweeper.clip.fixed import FixedClip
-from sweeper.data.sampling import PoissonSampler
+from sweeper.data.sampling import SAMPLERS
+from sweeper.launch.part import PartProblem
 from sweeper.models.linear import Logistic, Softmax
-from sweeper.privacy.events import Gaussian, PoissonSubsampled, Repeated
+from sweeper.privacy.events import FixedSizeSampled, Gaussian, PoissonSubsampled, Repeated
 from sweeper.seeds import SAMPLING, Streams, secret_from_seed
 from sweeper.step.coupled import CoupledStep
 from sweeper.step.fixed import FixedStep
@@ -25,9 +26,12 @@ TRAINERS = {
     "dp-sgd": DpSgd(batch_size=8, steps=20),
     "dp-sgd-momentum": DpSgd(batch_size=8, steps=20, momentum=0.9),
     "dp-sgd-tail": DpSgd(batch_size=8, steps=20, average="tail"),
+    "dp-sgd-without-replacement": DpSgd(batch_size=8, steps=20, sampling="without-replacement"),
 }
+POISSON = {name: trainer for name, trainer in TRAINERS.items() if trainer.sampling == "poisson"}
 MODELS = {"logistic": (Logistic(), 2), "softmax": (Softmax(), 10), "softmax-l2": (Softmax(l2=0.01), 10)}
 every_trainer = pytest.mark.parametrize("trainer", TRAINERS.values(), ids=TRAINERS)
+every_poisson = pytest.mark.parametrize("trainer", POISSON.values(), ids=POISSON)
 every_model = pytest.mark.parametrize(("model", "classes"), MODELS.values(), ids=MODELS)
 CLIP, STEP = FixedClip(clip_norm=0.7), FixedStep(learning_rate=0.5)
 SECRET = secret_from_seed("trainers")
@@ -109,13 +113,17 @@ def test_the_event_is_what_the_run_does(trainer, rows, batch_size, steps):
     """Length of the ledger == steps taken; sampling probability and divisor come from public numbers alone."""
     changed = reset(trainer, batch_size=batch_size, steps=steps)
     event = changed.event(rows, 1.1)
-    assert event == Repeated(PoissonSubsampled(batch_size / rows, Gaussian(1.1)), steps)
+    poisson, fixed = PoissonSubsampled(batch_size / rows, Gaussian(1.1)), FixedSizeSampled(rows, batch_size, Gaussian(1.1))
+    assert event == Repeated({"poisson": poisson, "without-replacement": fixed}[trainer.sampling], steps)
+    assert event.relation == changed.relation
     full, description = blobs(rows, 3, 2)
     spy, heard = Spy(problem(Logistic(), full, description)), []
     _, sealed = changed.fit(spy, CLIP, STEP, 1.1, Streams(SECRET, 0), on_step=heard.append)
     assert len(spy.batches) == event.count == steps
     assert heard == list(range(1, steps + 1))
     assert sealed["mean_batch_size"] == pytest.approx(np.mean([len(b) for b in spy.batches]))
+    if trainer.sampling == "without-replacement":
+        assert all(len(set(b.tolist())) == batch_size for b in spy.batches)
     if batch_size == rows:  # sampling probability 1: everybody, always
         assert all(sorted(b) == list(range(rows)) for b in spy.batches)
 
@@ -126,10 +134,10 @@ def test_no_row_count_or_batch_size_loses_a_step(trainer):
         for batch_size in {1, rows // 3 or 1, rows}:
             event = reset(trainer, batch_size=batch_size).event(rows, 1.0)
             assert event.count == trainer.steps
-            assert event.event.sampling_probability == batch_size / rows
+            assert event.event == SAMPLERS[trainer.sampling](rows=rows, batch_size=batch_size).event(Gaussian(1.0))
 
 
-@every_trainer
+@every_poisson
 def test_an_empty_batch_takes_a_noise_step(trainer):
     full, description = blobs(6, 3, 2)
     spy = Spy(problem(Logistic(), full, description))
@@ -148,15 +156,58 @@ def test_the_divisor_is_public(trainer, model, classes, batch_size):
     """Without noise, D and D minus one record take the same batches and move apart by at most step / b times sensitivity."""
     full, description = blobs(30, 6, classes)
     one_step = reset(trainer, batch_size=batch_size, steps=1)
-    drawn = PoissonSampler(rows=30, batch_size=batch_size).draw(Streams(SECRET, 0).generator(SAMPLING))
+    drawn = SAMPLERS[trainer.sampling](rows=30, batch_size=batch_size).draw(Streams(SECRET, 0).generator(SAMPLING))
     spies = [Spy(problem(model, t, description)) for t in (full, without(full, drawn[0]))]
     ends = [fit(one_step, spy, noise_multiplier=0.0)[0].double().numpy() for spy in spies]
-    assert len(drawn) != 15
+    assert (len(drawn) == batch_size) == (trainer.sampling == "without-replacement" or batch_size == 30)
     assert all(np.array_equal(drawn, spy.batches[0]) for spy in spies)
     moved = np.linalg.norm(ends[0] - ends[1]) * batch_size / STEP.learning_rate
     assert 0 < moved <= CLIP.sensitivity * (1 + 1e-5)
     summed = problem(model, full, description).batch(spies[0].batches[0]).sum(torch.zeros(len(ends[0])), CLIP.factors)
     assert ends[0] == pytest.approx(-STEP.learning_rate * summed.double().numpy() / batch_size, rel=1e-5, abs=1e-9)
+
+
+@every_trainer
+def test_a_replaced_record_moves_a_sum_by_at_most_twice_the_clip_norm(trainer):
+    """Without noise: this is what the event of a fixed size counts, at the same noise for its multiplier."""
+    full, description = blobs(30, 6, 2)
+    other = dataclasses.replace(full, features=full.features.copy(), labels=full.labels.copy())
+    drawn = SAMPLERS[trainer.sampling](rows=30, batch_size=15).draw(Streams(SECRET, 0).generator(SAMPLING))
+    other.labels[drawn[0]] = 1 - other.labels[drawn[0]]  # its gradient then points the other way
+    tight = FixedClip(clip_norm=0.01)
+    ends = [
+        fit(reset(trainer, batch_size=15, steps=1), problem(Logistic(), t, description), noise_multiplier=0.0, clip=tight)[0]
+        for t in (full, other)
+    ]
+    moved = float((ends[0] - ends[1]).double().norm()) * 15 / STEP.learning_rate
+    assert moved == pytest.approx(2 * tight.sensitivity, rel=1e-4)
+
+
+@every_poisson
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_part_trains_as_the_same_table_without_the_other_rows(trainer, share):
+    """Same batches, rows outside null, and the divisor is the public share of the batch: nothing else tells the two apart."""
+    full, description = blobs(200, 6, 2)
+    inside = np.random.default_rng(0).random(200) < share
+    streams, whole = Streams(SECRET, 0), problem(Logistic(), full, description)
+    part_P, _ = trainer.fit(PartProblem(whole, inside), CLIP, STEP, 1.0, streams, share=share)
+    hidden = problem(Logistic(), without(full, *np.flatnonzero(~inside)), description)
+    null_P, _ = trainer.fit(hidden, CLIP, STEP, 1.0, streams, share=share)
+    assert torch.allclose(part_P, null_P, rtol=1e-4, atol=1e-6)
+    whole_P, _ = trainer.fit(hidden, CLIP, STEP, 1.0, streams)
+    assert not torch.allclose(part_P, whole_P, rtol=0.05)
+    spy = Spy(whole)
+    trainer.fit(PartProblem(spy, inside), CLIP, STEP, 1.0, streams, share=share)
+    assert all(inside[rows].all() for rows in spy.batches)
+    assert sum(map(len, spy.batches)) > 0
+
+
+@every_trainer
+def test_the_share_divides_sums_and_noise_alike(trainer):
+    full, description = blobs(30, 6, 2)
+    one, streams = reset(trainer, steps=1), Streams(SECRET, 0)
+    ends = [one.fit(problem(Logistic(), full, description), CLIP, STEP, 1.0, streams, share=s)[0] for s in (1.0, 0.25)]
+    assert torch.allclose(ends[1], 4 * ends[0], rtol=1e-5)
 
 
 @every_trainer

@@ -1,4 +1,4 @@
-"""The sampler's law, batch by batch, and that it declares the event of that law."""
+"""Each sampler's law, batch by batch, and that it declares the event of that law."""
 
 from __future__ import annotations
 
@@ -9,19 +9,29 @@ import pytest
 from scipy import stats
 
 from sweeper.checks import FieldError
-from sweeper.data.sampling import PoissonSampler
-from sweeper.privacy.events import Gaussian, PoissonSubsampled
+from sweeper.data.sampling import SAMPLERS, FixedSizeSampler, PoissonSampler
+from sweeper.privacy.events import FixedSizeSampled, Gaussian, PoissonSubsampled
 
 SMALL = PoissonSampler(rows=20, batch_size=5)
+FIXED = FixedSizeSampler(rows=20, batch_size=5)
 DRAWS = 60_000
 
 
 @pytest.fixture(scope="module")
 def inclusion() -> np.ndarray:
     """[DRAWS, 20]: who is in which batch."""
-    generator, table = np.random.default_rng(20), np.zeros((DRAWS, SMALL.rows), dtype=bool)
+    return inclusions(SMALL)
+
+
+@pytest.fixture(scope="module")
+def fixed_inclusion() -> np.ndarray:
+    return inclusions(FIXED)
+
+
+def inclusions(sampler: PoissonSampler | FixedSizeSampler) -> np.ndarray:
+    generator, table = np.random.default_rng(20), np.zeros((DRAWS, sampler.rows), dtype=bool)
     for draw in range(DRAWS):
-        table[draw, SMALL.draw(generator)] = True
+        table[draw, sampler.draw(generator)] = True
     return table
 
 
@@ -117,7 +127,68 @@ def test_the_event_carries_the_probability_that_the_batches_have():
     assert event == PoissonSubsampled(sampling_probability=256 / 26_049, event=Gaussian(1.5))
 
 
+def test_a_fixed_size_is_kept_by_every_batch_and_no_row_is_drawn_twice(fixed_inclusion):
+    assert (fixed_inclusion.sum(axis=1) == 5).all()
+    sampler, generator = FixedSizeSampler(rows=9_000, batch_size=450), np.random.default_rng(9)
+    places = np.zeros(60)
+    for _ in range(300):
+        batch = sampler.draw(generator)
+        assert batch.dtype == np.int64
+        assert len(np.unique(batch)) == len(batch) == 450
+        places += np.bincount(batch * 60 // 9_000, minlength=60)
+    assert stats.chisquare(places).pvalue > 1e-6
+    slanted = np.linspace(1, 1.5, 60)
+    assert stats.chisquare(places, slanted / slanted.sum() * places.sum()).pvalue < 1e-12
+
+
+def test_a_fixed_size_includes_rows_and_pairs_as_draws_without_replacement_do(fixed_inclusion):
+    """A pair with b(b-1)/(n(n-1)) = 0.0526, where independent draws would give q^2 = 0.0625: that, too, is told apart."""
+    pairs = list(combinations(range(20), 2))
+    for count in fixed_inclusion.sum(axis=0):
+        assert p_value(count, DRAWS, 0.25) > 1e-6 / 20
+        assert max(p_value(count, DRAWS, 0.25 * wrong) for wrong in (2 / 3, 3 / 2)) < 1e-12
+    together = 5 * 4 / (20 * 19)
+    for i, j in pairs:
+        count = (fixed_inclusion[:, i] & fixed_inclusion[:, j]).sum()
+        assert p_value(count, DRAWS, together) > 1e-6 / len(pairs)
+        assert max(p_value(count, DRAWS, wrong) for wrong in (together * 2 / 3, together * 3 / 2, 0.25**2)) < 1e-12
+
+
+def test_every_set_of_the_fixed_size_is_as_likely_as_any_other():
+    sampler, generator = FixedSizeSampler(rows=6, batch_size=3), np.random.default_rng(6)
+    seen = dict.fromkeys(combinations(range(6), 3), 0)
+    for _ in range(20_000):
+        seen[tuple(sorted(sampler.draw(generator).tolist()))] += 1
+    counts = np.array(list(seen.values()))
+    assert stats.chisquare(counts).pvalue > 1e-6
+    other = np.where([0 in subset for subset in seen], 1.5, 1.0)
+    assert stats.chisquare(counts, other / other.sum() * 20_000).pvalue < 1e-12
+
+
+def test_batches_of_different_steps_do_not_know_of_each_other(fixed_inclusion):
+    """One shuffle per epoch would give a row to one of four batches in a row; independent draws give it to two with q^2."""
+    both = (fixed_inclusion[:-1:2] & fixed_inclusion[1::2]).sum()
+    draws = DRAWS // 2 * 20  # of a fixed size, rows of one draw are dependent, which only narrows the count's spread
+    assert abs(both - draws * 0.0625) < 6 * (draws * 0.0625) ** 0.5
+    assert abs(both - draws * 0.0625 * 1.5) > 40 * (draws * 0.0625) ** 0.5
+    assert abs(both - draws * 0.0625 / 1.5) > 40 * (draws * 0.0625) ** 0.5
+
+
+def test_each_sampler_declares_its_own_event_and_relation():
+    assert set(SAMPLERS) == {"poisson", "without-replacement"}
+    assert SAMPLERS["poisson"].relation == "zero-out"
+    assert SAMPLERS["without-replacement"].relation == "replace-one"
+    for kind, sampler in SAMPLERS.items():
+        made = sampler(rows=26_049, batch_size=256)
+        event = made.event(Gaussian(1.5))
+        assert (made.kind, event.relation) == (kind, made.relation)
+        assert made.sampling_probability == 256 / 26_049
+    assert FIXED.event(Gaussian(1.5)) == FixedSizeSampled(20, 5, Gaussian(1.5))
+    assert sorted(FixedSizeSampler(rows=7, batch_size=7).draw(np.random.default_rng(0))) == list(range(7))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
 @pytest.mark.parametrize("wrong", [{"batch_size": 0}, {"batch_size": 21}, {"batch_size": 2.5}, {"rows": 0}])
-def test_what_cannot_be_sampled_is_refused(wrong):
+def test_what_cannot_be_sampled_is_refused(sampler, wrong):
     with pytest.raises(FieldError, match="must be"):
-        PoissonSampler(**{"rows": 20, "batch_size": 5, **wrong})
+        sampler(**{"rows": 20, "batch_size": 5, **wrong})

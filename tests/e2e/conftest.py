@@ -1,15 +1,16 @@
-"""Houses, and the two sweeps that several modules look at: one that drew 2 runs in secret and one that drew 30."""
+"""Houses, and the pairs of sweeps that several modules look at: of each, one that drew 2 runs in secret and one that drew 30."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from program import House, ended, patched
-from tiny_sweeps import secret_drawing, spec_of, tiny
+from sweep_pairs import SWEEP, TUNED
+from tiny_sweeps import secret_drawing, spec_of
 
-SWEEP = tiny("pair", trainer={"kind": "dp-sgd", "batch_size": 64, "steps": 300})
 BUDGET = ("ledger", "set-budget", "adult", "--epsilon", "100", "--delta", "1e-4")
 
 
@@ -43,8 +44,18 @@ def secrets() -> dict[int, bytes]:
 @pytest.fixture(scope="session")
 def pair(build: Callable[..., House], secrets: dict[int, bytes]) -> dict[int, House]:
     """The same private sweep, run to its end with secrets that draw K = 2 and K = 30. What it said is in `said`."""
+    return run_both(build, SWEEP, secrets)
+
+
+@pytest.fixture(scope="session")
+def tuned(build: Callable[..., House], secrets: dict[int, bytes]) -> dict[int, House]:
+    """The same under subsample-tune: 2 and 30 runs on a part of the rows, and one more on the others."""
+    return run_both(build, TUNED, secrets)
+
+
+def run_both(build: Callable[..., House], sweep: dict[str, Any], secrets: dict[int, bytes]) -> dict[int, House]:
     houses = {count: build(f"k{count}", shared_prices=False) for count in (2, 30)}
-    running = {n: house.start("run", house.write(SWEEP), patch=patched(secrets[n])) for n, house in houses.items()}
+    running = {n: house.start("run", house.write(sweep), patch=patched(secrets[n])) for n, house in houses.items()}
     for count, process in running.items():
         houses[count].said = ended(process, timeout=150)
         assert houses[count].said.code == 0, houses[count].said

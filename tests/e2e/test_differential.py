@@ -24,9 +24,17 @@ NUMBER = re.compile(r"(?<=clip_norm )\S+|(?<=learning_rate )\S+|(?<=accuracy )\d
 SIZE = 96  # bytes by which two files may differ: a number may take a few letters more
 
 
+@pytest.fixture(scope="module", params=["select-best", "subsample-tune"])
+def pair(request: pytest.FixtureRequest, pair: Pair) -> Pair:
+    """Of each protocol that draws its number of runs in secret, the two sweeps of conftest."""
+    return pair if request.param == "select-best" else request.getfixturevalue("tuned")
+
+
 def test_the_two_sweeps_are_what_they_claim(pair: Pair) -> None:
     for count, house in pair.items():
-        assert len(table(vault(house), ["state"])) == count
+        stages = [row["stage"] for row in table(vault(house), ["stage"]).values()]
+        final = json.loads((house.place / "pair.yaml").read_text())["protocol"]["kind"] == "subsample-tune"
+        assert stages == ["search"] * count + ["final"] * final
 
 
 def test_the_terminal_says_the_same(pair: Pair) -> None:

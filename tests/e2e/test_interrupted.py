@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import SWEEP
 from program import House, ended, patched, table, until
+from sweep_pairs import SWEEP
 from tiny_sweeps import secret_drawing
 
 from sweeper import catalog

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import SWEEP
 from program import House, dies_in, ended, patched, table, until
+from sweep_pairs import SWEEP
 
 from sweeper.privacy.ledger import Ledger
 

@@ -21,16 +21,18 @@ class Failing(DpSgd):
     below: float = 1e9
     kind: ClassVar[str] = "failing"
 
-    def fit(self, problem: Any, clip: Any, step: Any, noise_multiplier: float, streams: Any, on_step: Any = None) -> Any:
+    def fit(
+        self, problem: Any, clip: Any, step: Any, noise_multiplier: float, streams: Any, on_step: Any = None, **more: Any
+    ) -> Any:
         if clip.clip_norm >= self.below:
-            return super().fit(problem, clip, step, noise_multiplier, streams)
+            return super().fit(problem, clip, step, noise_multiplier, streams, **more)
         print(f"printed {POISON}")
         print(f"complained {POISON}", file=sys.stderr)
         if self.how == "exit":
             sys.exit(f"exit {POISON}")
         if self.how == "raise":
             raise ValueError(f"raised {POISON}")
-        params_P, diagnostics = super().fit(problem, clip, step, noise_multiplier, streams)
+        params_P, diagnostics = super().fit(problem, clip, step, noise_multiplier, streams, **more)
         return params_P * float("inf"), diagnostics
 
 
@@ -41,7 +43,9 @@ class Slow(DpSgd):
     seconds: float = 1.0
     kind: ClassVar[str] = "slow"
 
-    def fit(self, problem: Any, clip: Any, step: Any, noise_multiplier: float, streams: Any, on_step: Any = None) -> Any:
+    def fit(
+        self, problem: Any, clip: Any, step: Any, noise_multiplier: float, streams: Any, on_step: Any = None, **more: Any
+    ) -> Any:
         logging.getLogger("slow").debug("waiting")
         time.sleep(self.seconds)
-        return super().fit(problem, clip, step, noise_multiplier, streams)
+        return super().fit(problem, clip, step, noise_multiplier, streams, **more)

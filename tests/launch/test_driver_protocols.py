@@ -16,14 +16,20 @@ from tiny_sweeps import FIXED, SELECT_BEST, secret_drawing, spec_of, tiny
 from sweeper import cli, service
 from sweeper.checks import RequestError
 from sweeper.launch import driver as driver_module
+from sweeper.launch.candidate import trial_spec
 from sweeper.launch.driver import Driver
 from sweeper.launch.open_data import OpenData
 from sweeper.launch.outcome import Finished, WorkFailed, silent
+from sweeper.launch.worker import Worker
+from sweeper.privacy.discrete_laplace import discrete_laplace
 from sweeper.privacy.ledger import Ledger
+from sweeper.privacy.release import Part
+from sweeper.seeds import SCORE, Streams
 from sweeper.store.home import Home
 from sweeper.store.mlflow import Store
 from sweeper.store.release import StoreError
 from sweeper.store.vault import Vault
+from sweeper.store.vault_rows import FINAL, SEARCH
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("ray_session")]
 
@@ -44,6 +50,14 @@ def benchmarks(tmp_path_factory: pytest.TempPathFactory, house: Home) -> Home:
     """A home where Adult was never charged, so that it may be used as public."""
     home = Home(tmp_path_factory.mktemp("benchmarks")).ensure()
     service.set_budget("fashion-mnist", 1000.0, 1e-4, home=home)
+    return home
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory: pytest.TempPathFactory, house: Home) -> Home:
+    """A home where Adult is charged for replace-one."""
+    home = Home(tmp_path_factory.mktemp("replaced")).ensure()
+    service.set_budget("adult", 1000.0, 1e-4, home=home)
     return home
 
 
@@ -134,6 +148,113 @@ def test_a_public_proxy_chooses_and_only_the_private_run_is_the_answer(benchmark
     assert best.epsilon == finished.plan.epsilon_one_trial
     assert reservations(benchmarks, "proxied") == ["committed"]
     assert tuple(service.load("proxied", home=benchmarks).weight.shape) == (10, 784)
+
+
+def test_subsample_tune_runs_the_winning_setting_on_the_rows_it_was_not_chosen_on(house: Home, adult: OpenData) -> None:
+    """Every sealed row, and the released run, bit for bit what a laptop makes of its candidate, its part and its streams."""
+    tune = {"kind": "subsample-tune", "law": "fixed", "trials": 3, "tune_fraction": 0.25}
+    finished = service.run(tiny("tuned", protocol=tune), home=house)
+    with vault_of(house, "tuned") as vault:
+        secret, search, (final,) = vault.secret(), vault.rows(SEARCH), vault.rows(FINAL)
+    assert [row.index for row in search] == [0, 1, 2]
+    parts = [Part(fraction=0.25, rest=False)] * 3 + [Part(fraction=0.25, rest=True)]
+    worker, spec, noise = Worker(adult), finished.plan.spec, finished.plan.noise_multiplier
+    for row, part in zip([*search, final], parts, strict=True):
+        alone = replace(trial_spec(spec, noise, row.index, row.candidate), part=part)
+        expected = worker.run(alone, Streams(secret, row.index)).released
+        assert {"score": row.score, "settings": row.settings, "params": row.params} == expected
+    winner = max(search, key=lambda row: row.score or 0.0)
+    assert final.candidate == winner.candidate
+    assert final.score != winner.score
+    best = finished.best
+    assert best is not None
+    assert (best.score, best.metric, best.protocol) == (final.score, "accuracy", "subsample-tune")
+    assert best.settings == final.settings
+    assert len(service.trials("tuned", home=house)) == 1
+    assert reservations(house, "tuned") == ["committed"]
+    module = service.load("tuned", home=house)
+    assert module.weight.detach().numpy().astype("<f4").tobytes() in (final.params or b"")
+    held = discrete_laplace(Streams(secret, final.index).bits(SCORE), spec.score.epsilon) + (final.sealed or {})["correct"]
+    assert best.score == held / len(adult.holdout_rows)
+    open_files = [f for f in house.path.rglob("*") if f.is_file() and "vault" not in f.relative_to(house.path).parts[0]]
+    content = b"".join(f.read_bytes() for f in open_files)
+    for row in search:
+        assert repr(row.score).encode() not in content
+        assert (repr(row.candidate["step.c"]).encode() in content) == (row.index == winner.index)
+
+
+def test_subsample_tune_on_public_data_shows_what_it_tuned_and_answers_with_the_final_run(benchmarks: Home) -> None:
+    tune = {"kind": "subsample-tune", "law": "fixed", "trials": 2, "final": "all", "tune_fraction": 0.9}
+    finished = service.run(tiny("tuned-open", data={"source": "adult", "public": True}, protocol=tune), home=benchmarks)
+    frame = service.trials("tuned-open", home=benchmarks)
+    tuned, final = frame[frame["metric"] == "proxy_accuracy"], frame[frame["metric"] == "accuracy"]
+    assert (len(tuned), len(final)) == (2, 1)
+    assert finished.best is not None
+    assert finished.best.score == final["score"].iloc[0]
+    chosen = tuned.loc[tuned["score"].idxmax()]
+    assert (finished.best.clip_norm, finished.best.learning_rate) == (chosen["clip_norm"], chosen["learning_rate"])
+
+
+def test_a_grid_runs_every_point_once_and_shows_all(house: Home) -> None:
+    grid = tiny("grid", protocol={"kind": "release-all", "trials": 4}, search={"kind": "grid", "points": 2})
+    finished = service.run(grid, home=house)
+    with vault_of(house, "grid") as vault:
+        rows = vault.rows()
+    assert [tuple(row.candidate.values()) for row in rows] == [(0.05, 0.3), (0.05, 10.0), (2.0, 0.3), (2.0, 10.0)]
+    frame = service.trials("grid", home=house)
+    assert sorted(frame["score"]) == sorted(row.score for row in rows)
+    assert finished.plan.chance_of_top is None
+    assert reservations(house, "grid") == ["committed"]
+
+
+def test_batches_of_a_fixed_size_are_charged_for_replace_one_and_not_beside_zero_out(
+    everything: Finished, house: Home, replaced: Home
+) -> None:
+    fixed = {"trainer": {"kind": "dp-sgd", "batch_size": 64, "steps": 20, "sampling": "without-replacement"}}
+    fixed |= {"protocol": {"kind": "no-tuning"}, "space": FIXED}
+    finished = service.run(tiny("fixed-size", **fixed), home=replaced)
+    assert finished.best is not None
+    assert finished.best.guarantee["relation"] == "replace-one"
+    assert "replace-one, per record" in finished.best.statement
+    with vault_of(replaced, "fixed-size") as vault:
+        assert (vault.rows()[0].sealed or {})["mean_batch_size"] == 64
+    with pytest.raises(RequestError, match="zero-out"):
+        service.run(tiny("fixed-size", **fixed), home=house)
+    assert not (house.vault / "fixed-size").exists()
+    with pytest.raises(RequestError, match="replace-one"):
+        service.run(tiny("poisson", protocol={"kind": "no-tuning"}, space=FIXED), home=replaced)
+
+
+POISSON = {"kind": "select-best", "law": "poisson", "mean_trials": 1, "max_trials": 5, "may_return_nothing": True}
+
+
+def test_a_law_that_drew_no_run_is_charged_and_its_answer_is_no_answer(house: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_of("nothing", protocol=POISSON)
+    plan = service.plan(spec)
+    said: list[str] = []
+    monkeypatch.setattr(Driver, "_run_stages", None)  # nothing runs, so no Ray and no data
+    finished = Driver(house, said.append).run(plan, secret_drawing(0, spec), "test")
+    assert finished.drew_nothing
+    assert finished.best is None
+    assert reservations(house, "nothing") == ["committed"]
+    with vault_of(house, "nothing") as vault:
+        assert vault.count() == 0
+    with pytest.raises(RequestError, match="sweep nothing drew no run, as its law may: no answer is what it released"):
+        service.best("nothing", home=house)
+    assert len(service.trials("nothing", home=house)) == 0
+    again = service.resume("nothing", home=house)
+    assert again.drew_nothing
+    assert again.submission == finished.submission
+    assert cli._finish(finished, cli._parser().parse_args(["resume", "nothing"])) == 0
+
+
+def test_a_law_that_might_have_drawn_no_run_and_drew_some_is_a_select_best(house: Home) -> None:
+    spec = spec_of("something", protocol=POISSON)
+    finished = Driver(house, silent).run(service.plan(spec), secret_drawing(2, spec), "test")
+    assert not finished.drew_nothing
+    with vault_of(house, "something") as vault:
+        assert finished.best is not None
+        assert finished.best.score == max(row.score for row in vault.rows())
 
 
 def test_a_file_charged_under_another_name_is_refused_uncharged_and_runs_under_its_own(everything: Finished, house: Home) -> None:

@@ -13,10 +13,14 @@ from bad_trainers import POISON, Failing
 from oracles import FALSE_ALARM, REJECTED, frequency_p_value
 from tiny_sweeps import spec_of
 
+from sweeper.data.split import secret_part
+from sweeper.launch import worker as worker_module
 from sweeper.launch.candidate import trial_spec
 from sweeper.launch.open_data import OpenData
 from sweeper.launch.worker import Worker, guarded
-from sweeper.seeds import Streams, secret_from_seed
+from sweeper.privacy.discrete_laplace import discrete_laplace
+from sweeper.privacy.release import Part
+from sweeper.seeds import SCORE, Streams, secret_from_seed
 from sweeper.spec.sweep import ScoreSpec, TrialSpec
 
 SECRET = secret_from_seed("one trial")
@@ -51,7 +55,7 @@ def test_the_noise_on_the_score_is_discrete_laplace_of_the_stated_epsilon(adult:
     class Fixed:
         steps = 20
 
-        def fit(self, problem: Any, *_: Any) -> Any:
+        def fit(self, problem: Any, *_: Any, **__: Any) -> Any:
             return torch.zeros(problem.outputs * (adult.table.features.shape[1] + 1)), {}
 
     some = OpenData(adult.spec, adult.table, adult.train_rows[:10], adult.holdout_rows[:50])
@@ -133,3 +137,61 @@ def test_a_very_long_print_is_cut_from_its_beginning(adult: OpenData) -> None:
     outcome = guarded(Chatty(), trial(), Streams(SECRET, 0))  # type: ignore[arg-type]
     assert len(outcome.output) == 20_000
     assert outcome.output.endswith("end\n")
+
+
+TUNE, REST = Part(fraction=0.1, rest=False), Part(fraction=0.1, rest=True)
+
+
+class Touched(worker_module.LinearProblem):
+    """A problem that remembers which of its rows were asked for."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.touched = np.zeros(self.rows, dtype=bool)
+
+    def batch(self, rows_B: np.ndarray) -> Any:
+        self.touched[rows_B] = True
+        return super().batch(rows_B)
+
+
+def touched(adult: OpenData, monkeypatch: pytest.MonkeyPatch, index: int, part: Part | None, streams: Streams) -> np.ndarray:
+    monkeypatch.setattr(worker_module, "LinearProblem", Touched)
+    worker = Worker(adult)
+    worker.run(trial(index, part=part, trainer=dataclasses.replace(spec_of().trainer, batch_size=5_000)), streams)
+    (problem,) = worker._problems.values()
+    assert isinstance(problem, Touched)
+    return problem.touched
+
+
+def test_tuning_and_final_runs_never_touch_a_row_of_the_other(adult: OpenData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 steps of 5,000 rows of 26,131: a row that may be drawn is drawn with probability 1 - 0.81^20 = 0.985."""
+    part = secret_part(len(adult.train_rows), 0.1, Streams(SECRET, 0))
+    tuned = [touched(adult, monkeypatch, index, TUNE, Streams(SECRET, index)) for index in (0, 1)]
+    final = touched(adult, monkeypatch, 2, REST, Streams(SECRET, 2))
+    for seen in tuned:
+        assert not (seen & final).any()
+        assert not (seen & ~part).any()
+        assert seen.sum() > 0.95 * part.sum()
+    assert not (final & part).any()
+    assert final.sum() > 0.95 * (~part).sum()
+    assert touched(adult, monkeypatch, 3, None, Streams(SECRET, 3))[part].sum() > 0.95 * part.sum()  # final: all
+    other = secret_from_seed("another")
+    assert (touched(adult, monkeypatch, 0, TUNE, Streams(other, 0)) & final).any()  # another sweep tunes on another part
+
+
+@pytest.mark.parametrize("part", [TUNE, REST], ids=["tune", "rest"])
+def test_a_score_on_training_rows_sees_the_part_alone_over_its_public_size(adult: OpenData, part: Part) -> None:
+    streams = Streams(SECRET, 0)
+    result = Worker(adult).run(trial(part=part, score=ScoreSpec(split="training", epsilon=50.0)), streams)
+    inside = secret_part(len(adult.train_rows), 0.1, streams) ^ part.rest
+    correct = correct_rows(result.released["params"], adult, adult.train_rows[inside])
+    assert abs(result.sealed["correct"] - correct) <= 2  # float32 at the boundary
+    noise = discrete_laplace(streams.bits(SCORE), 50.0)
+    assert result.released["score"] * part.share * len(adult.train_rows) == pytest.approx(result.sealed["correct"] + noise)
+
+
+def test_a_score_on_held_out_rows_is_that_of_all_of_them(adult: OpenData) -> None:
+    result = Worker(adult).run(trial(part=TUNE), Streams(SECRET, 0))
+    assert abs(result.sealed["correct"] - correct_rows(result.released["params"], adult, adult.holdout_rows)) <= 2
+    noisy = result.released["score"] * len(adult.holdout_rows)
+    assert noisy == pytest.approx(round(noisy), abs=1e-6)

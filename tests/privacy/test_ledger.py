@@ -1,21 +1,19 @@
-"""The ledger: what is admitted, what a crash leaves, and that nothing acknowledged is ever lost."""
+"""The ledger in its file: what is admitted, what it costs, and how a charge ends."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 import os
-import random
-import sqlite3
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from scipy import optimize, stats
+from ledgers import BY_RENYI, DELTA, STATED, Gaussians, Silent, converted, follow, reserve
 
 from sweeper.checks import FieldError, RequestError
 from sweeper.privacy.budget import filter_order
@@ -23,49 +21,9 @@ from sweeper.privacy.events import NOTHING, Composed, DiscreteLaplace, Gaussian,
 from sweeper.privacy.guarantee import Guarantee
 from sweeper.privacy.laws import TruncatedNegativeBinomial
 from sweeper.privacy.ledger import Ledger, OverBudget
+from sweeper.store.home import Home
 
 ROOT = Path(__file__).resolve().parents[2]
-DELTA = 1e-4
-STATED = Guarantee(epsilon=2.0, delta=1e-5)
-BY_RENYI = Guarantee(epsilon=2.0, delta=0.6 * DELTA)  # more than addition may spend: only the Renyi filter counts it
-
-
-def converted(rho: float, epsilon: float, order: float) -> float:
-    """Delta of a Renyi cost at epsilon (Proposition 12 of Canonne, Kamath, Steinke)."""
-    return math.exp((order - 1) * (rho - epsilon)) * (1 - 1 / order) ** (order - 1) / order
-
-
-class Gaussians:
-    """An accountant for Gaussian mechanisms and their compositions, in closed form (Balle and Wang 2018; Mironov 2017)."""
-
-    def _precision(self, event):
-        if isinstance(event, Composed):
-            return sum(self._precision(part) for part in event.events)
-        if not isinstance(event, Gaussian):
-            raise NotImplementedError(event.kind)
-        return math.inf if event.noise_multiplier == 0 else event.noise_multiplier**-2
-
-    def epsilon(self, event, delta):
-        mu = math.sqrt(self._precision(event))
-        if mu in (0.0, math.inf):
-            return mu
-
-        def excess(e):
-            return stats.norm.cdf(mu / 2 - e / mu) - math.exp(e + stats.norm.logcdf(-mu / 2 - e / mu)) - delta
-
-        return 0.0 if excess(0.0) <= 0 else optimize.brentq(excess, 0.0, mu**2 / 2 + 40 * mu)
-
-    def renyi(self, event, order):
-        return order * self._precision(event) / 2, 0.0
-
-
-class Silent:
-    """Knows no price at all."""
-
-    def epsilon(self, event, delta):
-        raise NotImplementedError(event.kind)
-
-    renyi = epsilon
 
 
 @pytest.fixture
@@ -73,18 +31,6 @@ def ledger(tmp_path: Path) -> Ledger:
     made = Ledger(tmp_path / "home" / "ledger.db", accountant=Gaussians())
     made.set_budget("adult", 8.0, DELTA, "ann")
     return made
-
-
-def reserve(
-    ledger: Ledger, noise: float = 2.0, *, data_set: str = "adult", sweep: str = "clip", digest: str | None = None, stated=STATED
-):
-    return ledger.reserve(data_set, sweep, "f00d", Gaussian(noise), stated, "ann", source_digest=digest)
-
-
-def follow(ledger: Ledger, refusal: OverBudget) -> None:
-    """Type the command that a refusal offers."""
-    command = str(refusal)[str(refusal).index("sweeper ledger set-budget") :].split()
-    ledger.set_budget(command[3], float(command[5]), float(command[7]), "ann")
 
 
 # Admission.
@@ -209,13 +155,13 @@ def test_where_the_accountant_has_no_price_epsilons_and_deltas_add(tmp_path):
 def test_where_the_accountant_has_no_price_small_stated_guarantees_add_by_the_renyi_filter(tmp_path):
     silent = Ledger(tmp_path / "ledger.db", accountant=Silent())
     order = silent.set_budget("adult", 8.0, DELTA, "ann").order
-    small = Guarantee(epsilon=0.25, delta=1.65e-7)
+    small = Guarantee(epsilon=0.25, delta=0.83e-7)
     for _ in range(30):
         reserve(silent, stated=small)
     spent = silent.spent("adult").epsilon
     assert converted(30 * order * 0.25**2 / 2, spent, order) == pytest.approx(0.45 * DELTA, rel=1e-9)
     assert spent < 30 * 0.25
-    reserve(silent, stated=small)  # more than the twentieth of delta that the Renyi filter keeps: they still add
+    reserve(silent, stated=small)  # more than the fortieth of delta that the Renyi filter keeps: they still add
     assert silent.spent("adult").epsilon == 31 * 0.25
 
 
@@ -406,8 +352,12 @@ def test_a_bound_file_is_recognised_even_when_a_reservation_does_not_name_it(led
         reserve(ledger, data_set="census")
 
 
-def test_digests_stay_with_the_curator(ledger):
-    reserve(ledger, digest="5eed")
+def test_digests_stay_with_the_curator(ledger, caplog):
+    for name in ("sqlalchemy", "sqlalchemy.engine", "sqlalchemy.engine.Engine"):  # MLflow quiets them one by one
+        caplog.set_level(logging.DEBUG, logger=name)
+    reserve(Ledger(ledger._chain.address.file, accountant=Gaussians()), digest="5eed")
+    assert "INSERT INTO bindings" in caplog.text
+    assert "5eed" not in caplog.text
     shown = json.dumps([e.to_dict() for e in ledger.entries()] + [r.to_dict() for r in ledger.reservations()])
     assert "5eed" not in shown
     assert "5eed" not in repr(ledger.entries())
@@ -415,40 +365,7 @@ def test_digests_stay_with_the_curator(ledger):
     assert all(len(salt) == 32 for salt in salts)  # else the published hash would tell who guesses the digest
 
 
-# The chain.
-
-
-def test_the_chain_verifies_and_cannot_be_changed_by_plain_sql(ledger, tmp_path):
-    reserve(ledger)
-    assert ledger.verify() is None
-    with sqlite3.connect(tmp_path / "home" / "ledger.db") as db:
-        for statement in ("UPDATE entries SET body = '{}'", "DELETE FROM entries"):
-            with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-                db.execute(statement)
-
-
-@pytest.mark.parametrize(
-    ("statement", "seq", "rule"),
-    [
-        ("UPDATE entries SET body = replace(body, '8.0', '9.0') WHERE seq = 1", 1, "content"),
-        ("UPDATE entries SET at = '2020-01-01' WHERE seq = 3", 3, "content"),
-        ("UPDATE entries SET kind = 'binding' WHERE seq = 2", 2, "content"),
-        ("DELETE FROM entries WHERE seq = 2", 3, "row 2 is missing"),
-        ("UPDATE entries SET previous = hash WHERE seq = 3", 3, "hash of the row before"),
-        ("UPDATE entries SET data_set = 'zoo' WHERE seq = 4", 4, "content"),
-    ],
-)
-def test_the_first_broken_row_is_named(ledger, tmp_path, statement, seq, rule):
-    for _ in range(3):
-        reserve(ledger)
-    with sqlite3.connect(tmp_path / "home" / "ledger.db") as db:
-        db.execute("DROP TRIGGER entries_keep")
-        db.execute("DROP TRIGGER entries_stay")
-        db.execute(statement)
-    broken = ledger.verify()
-    assert broken is not None
-    assert broken.seq == seq
-    assert rule in broken.rule
+# The file.
 
 
 def test_only_the_owner_may_read_it_whatever_the_umask(tmp_path):
@@ -461,16 +378,53 @@ def test_only_the_owner_may_read_it_whatever_the_umask(tmp_path):
     assert stat.S_IMODE((tmp_path / "new" / "ledger.db").stat().st_mode) == 0o600
 
 
+def run(code: str, *arguments: object) -> str:
+    """What a fresh interpreter says."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, env=environment, text=True, capture_output=True, check=True, timeout=60).stdout.strip()
+
+
 def test_reading_loads_neither_numpy_nor_the_accountant(ledger, tmp_path):
     reserve(ledger, digest="d1")
     reserve(ledger)
     code = (
         "import sys; from sweeper.privacy.ledger import Ledger; x = Ledger(sys.argv[1]); "
         "assert x.spent('adult').charges == 2 and x.verify() is None and x.data_sets() and x.reservations('reserved'); "
-        "print({'numpy', 'torch', 'ray', 'mlflow', 'sweeper.privacy.accountant'} & set(sys.modules))"
+        "print({'numpy', 'torch', 'ray', 'mlflow', 'psycopg', 'sweeper.privacy.accountant'} & set(sys.modules))"
     )
-    done = child("-c", code, tmp_path / "home" / "ledger.db", stdout=subprocess.PIPE)
-    assert done.communicate(timeout=60)[0].split() == ["set()"]
+    assert run(code, tmp_path / "home" / "ledger.db") == "set()"
+
+
+def test_importing_the_ledger_loads_no_sqlalchemy():
+    assert run("import sys, sweeper.privacy.ledger; print('sqlalchemy' in sys.modules)") == "False"
+
+
+@pytest.mark.parametrize("where", ["ledger.db", "sqlite:///{}/ledger.db", "sqlite:///{}/50%25%3F.db"])
+def test_a_path_and_a_uri_lead_to_the_same_file(tmp_path, where):
+    name = "50%?.db" if "%" in where else "ledger.db"
+    Ledger(tmp_path / name).set_budget("adult", 1.0, 1e-5, "ann")
+    place = where.format(tmp_path) if ":" in where else str(tmp_path / where)
+    assert Ledger(place).budget("adult").epsilon == 1.0
+    assert repr(Ledger(place)) == f"Ledger({str(tmp_path / name)!r})"
+    assert {p.name for p in tmp_path.iterdir()} == {name, f"{name}-journal"}
+
+
+@pytest.mark.parametrize(
+    "uri", ["mysql://root:hunter2@db/x", "sqlite://", "sqlite:///", "postgresql://u:p@ss@db/x", "postgresql://u@db:port/x"]
+)
+def test_an_address_that_is_none_is_refused_without_being_quoted(uri):
+    with pytest.raises(FieldError, match=r"SWEEPER_LEDGER_URI.*must be sqlite:///FILE or postgresql") as caught:
+        Ledger(uri)
+    assert not any(part in str(caught.value) for part in ("hunter2", "p@ss", "ss@db"))
+
+
+def test_a_file_that_cannot_be_a_ledger_is_refused_in_words(tmp_path):
+    (tmp_path / "ledger.db").write_text("not a database, and long enough to be read as the header of one: " * 10)
+    with pytest.raises(RequestError, match=r"ledger\.db did not do it: file is not a database"):
+        Ledger(tmp_path / "ledger.db")
+    with pytest.raises(RequestError, match="cannot be made: File exists"):
+        Ledger(tmp_path / "ledger.db" / "ledger.db")
 
 
 def test_the_real_accountant_is_the_default_and_its_events_come_back(tmp_path, monkeypatch):
@@ -490,122 +444,19 @@ def test_the_real_accountant_is_the_default_and_its_events_come_back(tmp_path, m
     assert real.commit(made).state == "committed"
 
 
-# Several processes, and death.
-
-CHILD = """
-import sys
-from sweeper.privacy.events import NOTHING, Gaussian
-from sweeper.privacy.guarantee import Guarantee
-from sweeper.privacy.ledger import Ledger, OverBudget
-
-class Flat:
-    def epsilon(self, event, delta): return 0.01
-    def renyi(self, event, order): return 0.001, 0.0
-
-what, path = sys.argv[1:3]
-print("ready", flush=True)
-sys.stdin.readline()
-ledger = Ledger(path, accountant=Flat())
-stated = Guarantee(epsilon=0.01, delta=1e-9)
-if what == "budget":
-    ledger.set_budget("adult", 8.0, 1e-4, "child")
-    print("done", flush=True)
-while what == "reserve":
-    try:
-        made = ledger.reserve("adult", "clip", "f00d", Gaussian(10.0), stated, "child", source_digest="d1")
-    except OverBudget:
-        break
-    print("reserved", made, flush=True)
-    if int(made, 16) % 3 == 0:
-        ledger.commit(made)
-        print("committed", made, flush=True)
-    if int(made, 16) % 3 == 1:
-        ledger.commit(made, NOTHING, reason="test")
-        print("released", made, flush=True)
-while what == "fill":
-    try:
-        print("reserved", ledger.reserve("adult", "clip", "f00d", Gaussian(10.0), stated, "child"), flush=True)
-    except OverBudget:
-        break
-"""
-
-
-def child(*arguments, **options) -> subprocess.Popen:
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, *map(str, arguments)], env=environment, text=True, **options)
-
-
-def start(what: str, path: Path) -> subprocess.Popen:
-    """A child that has imported everything and waits for a line."""
-    process = child("-c", CHILD, what, path, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def go(process: subprocess.Popen) -> None:
-    process.stdin.write("go\n")
-    process.stdin.flush()
-
-
-def test_eight_processes_may_create_the_same_ledger_at_once(tmp_path):
-    children = [start("budget", tmp_path / "new" / "ledger.db") for _ in range(8)]
-    for process in children:
-        go(process)
-    assert [process.communicate(timeout=60)[0] for process in children] == ["done\n"] * 8
-    made = Ledger(tmp_path / "new" / "ledger.db")
-    assert len(made.entries("adult")) == 8
-    assert made.verify() is None
-
-
-@pytest.mark.parametrize("binding", ["renyi", "addition"])
-def test_eight_processes_never_admit_more_than_the_budget(tmp_path, binding):
-    """A first charge leaves room for `wanted` of the children's and half of one more, in the filter that binds."""
-    ledger = Ledger(tmp_path / "ledger.db", accountant=Gaussians() if binding == "renyi" else Silent())
-    order = ledger.set_budget("adult", 8.0, DELTA, "ann").order
-    wanted = 24
-    if binding == "renyi":
-        room = 8.0 - math.log(1 - 1 / order) + math.log(0.45 * DELTA * order) / (order - 1)
-        noise = math.sqrt(order / 2 / (room - (wanted + 0.5) * 0.001))
-        reserve(ledger, noise, sweep="big", stated=BY_RENYI)
-    else:
-        reserve(ledger, sweep="big", stated=Guarantee(epsilon=8.0 - (wanted + 0.5) * 0.01, delta=1e-5))
-    children = [start("fill", tmp_path / "ledger.db") for _ in range(8)]
-    for process in children:
-        go(process)
-    said = [line for process in children for line in process.communicate(timeout=120)[0].splitlines()]
-    assert len(said) == wanted
-    assert {line.split()[1] for line in said} == {r.id for r in ledger.reservations() if r.sweep == "clip"}
-    assert ledger.spent("adult").epsilon <= 8.0
-    assert ledger.verify() is None
-
-
-def test_kill_9_at_any_moment_loses_nothing_that_was_acknowledged(tmp_path):
-    """25 kills at random moments of reserving and committing. Oracle: what the children had said before they died."""
-    ledger = Ledger(tmp_path / "ledger.db", accountant=Gaussians())
-    ledger.set_budget("adult", 8.0, DELTA, "ann")
-    moments = random.Random(7)
-    said: dict[str, set[str]] = {"reserved": set(), "committed": set(), "released": set()}
-    for _ in range(25):
-        process = start("reserve", tmp_path / "ledger.db")
-        go(process)
-        began, wanted = time.perf_counter(), moments.randint(1, 15)
-        lines = [process.stdout.readline() for _ in range(wanted)]
-        time.sleep(moments.uniform(0, 2) * (time.perf_counter() - began) / wanted)
-        process.kill()
-        lines += process.stdout.readlines()
-        process.wait()
-        for line in (line for line in lines if line.endswith("\n")):
-            word, made = line.split()
-            said[word].add(made)
-        assert ledger.verify() is None
-    states = {r.id: r.state for r in ledger.reservations()}
-    assert len(said["reserved"]) > 25
-    assert said["reserved"] <= set(states)
-    assert len(states) <= len(said["reserved"]) + 25  # one at most can be written and not yet said at each death
-    assert {states[made] for made in said["committed"]} == {"committed"}
-    assert {states[made] for made in said["released"]} == {"released"}
-    for made, state in states.items():  # whatever was not closed stays charged
-        if made not in said["committed"] | said["released"] and state != "reserved":
-            assert state == ["committed", "released"][int(made, 16) % 3]
-    assert ledger.spent("adult").charges == sum(state != "released" for state in states.values())
-    reserve(ledger, 10.0)  # and it goes on
+def test_a_home_has_its_own_ledger_until_the_environment_names_another(tmp_path, monkeypatch):
+    monkeypatch.delenv("SWEEPER_LEDGER_URI", raising=False)
+    home = Home(tmp_path / "50%? home")
+    assert (home.ledger_uri, home.ledger_exists()) == (f"sqlite:///{tmp_path}/50%25%3F home/ledger.db", False)
+    Ledger(home.ledger_uri).set_budget("adult", 1.0, 1e-5, "ann")
+    assert home.ledger_exists()
+    assert Ledger(home.ledger).budget("adult").epsilon == 1.0
+    monkeypatch.setenv("SWEEPER_LEDGER_URI", f"sqlite:///{tmp_path}/shared.db")
+    assert not home.ledger_exists()
+    assert list(tmp_path.glob("shared*")) == []
+    assert repr(Ledger(home.ledger_uri)) == f"Ledger('{tmp_path}/shared.db')"
+    monkeypatch.setenv("SWEEPER_LEDGER_URI", "postgresql://ann:pw@db/ledger")
+    assert (home.ledger_uri, home.ledger_exists()) == ("postgresql://ann:pw@db/ledger", True)
+    monkeypatch.setenv("SWEEPER_LEDGER_URI", "mysql://ann@db/ledger")
+    with pytest.raises(FieldError, match="SWEEPER_LEDGER_URI"):
+        home.ledger_exists()

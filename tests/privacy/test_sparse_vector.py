@@ -14,6 +14,8 @@ from test_vectors import GOLDEN, vectors
 
 from sweeper.checks import FieldError
 from sweeper.privacy import sparse_vector
+from sweeper.privacy.event_renyi import renyi_cost
+from sweeper.privacy.events import AboveThresholdGaussian
 from sweeper.privacy.loss import subsampled_gaussian
 from sweeper.privacy.subsampled import inner_interval, poisson_subsampled
 
@@ -47,6 +49,7 @@ def test_the_published_gaussian_bound_is_false():
     assert claimed == pytest.approx(COUNTER["claimed_bound_of_paper"])
     assert exact > claimed
     assert exact <= sparse_vector.above_threshold_gaussian_renyi(*noise, COUNTER["k"], order)
+    assert exact <= renyi_cost(AboveThresholdGaussian(*noise, COUNTER["k"]), order)[0]
     ((pmf, _),) = sparse_vector.above_threshold_gaussian(*noise, COUNTER["k"], 1e-3).parts
     assert all(max(hockey_stick(p, q, e), hockey_stick(q, p, e)) <= pmf.delta(float(e)) + 1e-12 for e in EPSILONS)
 

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from sweeper.privacy import accountant
-from sweeper.privacy.events import Event, Gaussian, PoissonSubsampled, Repeated, SelectBest
+from sweeper.privacy.events import (
+    AboveThresholdGaussian,
+    ApproximateDp,
+    Composed,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    PoissonSubsampled,
+    PrivateQuantile,
+    RandomPart,
+    Repeated,
+    SelectBest,
+)
 from sweeper.privacy.laws import TruncatedNegativeBinomial
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "accounting.json").read_text())
@@ -85,3 +97,61 @@ def test_epochs_without_amplification(row):
     """Ten passes, each one Gaussian sum on every record."""
     found = accountant.epsilon(Repeated(Gaussian(row["sigma"]), row["epochs"]), row["delta"])
     assert found == pytest.approx(row["epsilon_provable_without_amplification"], rel=PRINTED)
+
+
+SAME_BATCH = GOLDEN["same_minibatch"]
+
+
+def same_batch(*inner: Event) -> Event:
+    return Repeated(PoissonSubsampled(SAME_BATCH["q"], Composed(inner)), SAME_BATCH["steps"])
+
+
+@pytest.mark.parametrize("row", SAME_BATCH["rows"])
+def test_a_line_search_inside_the_gradients_batch(row):
+    """Gradient and search are one event on one batch; two amplified events of it are dearer by name only, and cost too little."""
+    sigma, q, delta, search = SAME_BATCH["sigma"], SAME_BATCH["q"], SAME_BATCH["delta"], row["eps_line_search"]
+    ranged = accountant.epsilon(same_batch(Gaussian(sigma), ExponentialMechanism(search)), delta)
+    assert row["bounded_range_never_below"] <= ranged <= row["epsilon_bounded_range"] * 1.003
+    plain = accountant.epsilon(same_batch(ApproximateDp(search), Gaussian(sigma)), delta)
+    assert plain == pytest.approx(row["epsilon_pure"], rel=1e-3)
+    apart = Composed((PoissonSubsampled(q, Gaussian(sigma)), PoissonSubsampled(q, ApproximateDp(search))))
+    shown = accountant.epsilon(Repeated(apart, SAME_BATCH["steps"]), delta)
+    assert shown == pytest.approx(row["invalid_separate_amplification_pld"], rel=1e-3)
+    assert shown < 0.97 * plain
+
+
+def test_ten_gaussian_queries_inside_the_gradients_batch():
+    row = SAME_BATCH["ten_gaussian_queries_of_sigma_10"]
+    found = accountant.epsilon(same_batch(Gaussian(SAME_BATCH["sigma"]), Repeated(Gaussian(10.0), 10)), SAME_BATCH["delta"])
+    assert found == pytest.approx(row["epsilon_pld"], rel=3e-4)
+    one = Repeated(PoissonSubsampled(SAME_BATCH["q"], Gaussian(row["sigma_effective"])), SAME_BATCH["steps"])
+    assert found == pytest.approx(accountant.epsilon(one, SAME_BATCH["delta"]), rel=3e-4)
+
+
+@pytest.mark.parametrize("row", vectors("private_quantile_then_dpsgd"))
+def test_a_quantile_once_and_then_training(row):
+    """Each place of the quantile's range priced by itself: between the limit and the envelope of all places."""
+    quantile = PrivateQuantile(row["eps_quantile"])
+    found = accountant.epsilon(Composed((quantile, trial_of(row))), row["delta"])
+    assert row["epsilon"] * (1 - 1e-4) <= found <= row["epsilon"] * 1.003
+    assert found < row["also_valid"]
+    envelope = accountant.epsilon(Composed((ExponentialMechanism(row["eps_quantile"]), trial_of(row))), row["delta"])
+    assert envelope == pytest.approx(row["also_valid"], rel=1e-3)
+
+
+@pytest.mark.parametrize("row", vectors("subsample_tune_disjoint"))
+def test_tuning_on_a_part_and_training_on_the_rest(row):
+    tune = SelectBest(trial_of(row), law_of(row))
+    found = accountant.epsilon(RandomPart(row["tune_fraction"], tune, trial_of(row)), row["delta"])
+    assert row["epsilon"] * 0.997 <= found <= row["epsilon"] * 1.003  # the selection's own value is on a grid of 0.3% too
+    whole = accountant.epsilon(tune, row["delta"])
+    assert accountant.epsilon(trial_of(row), row["delta"]) < found < whole
+
+
+@pytest.mark.parametrize("row", vectors("gaussian_svt_log_v_over_alpha_minus_1"))
+def test_renyi_costs_of_a_gaussian_search(row):
+    """The event's cost at one order is that of the threshold's noise plus that of the answers."""
+    for order, value in zip(row["alpha"], row["value"], strict=True):
+        threshold = 2.0 * row["sigma2"]
+        found = accountant.renyi(AboveThresholdGaussian(threshold, row["sigma2"], row["k"]), order)
+        assert found == (pytest.approx(order / (2 * threshold**2) + value, rel=1e-5), 0.0)

@@ -96,14 +96,19 @@ CHANGES: list[tuple[str, Any]] = [
     ("trainer.momentum", 0.9),
     ("trainer.average", "tail"),
     ("trainer.tail_fraction", 0.25),
+    ("trainer.sampling", "without-replacement"),
     ("privacy.epsilon", 2.000001),
     ("privacy.delta", 1.1e-5),
     ("privacy.budget_of", "census"),
+    ("privacy.relation", "zero-out"),
+    ("protocol.kind", "subsample-tune"),
     ("protocol.law", "geometric"),
     ("protocol.eta", 1.5),
     ("protocol.mean_trials", 13),
     ("protocol.max_trials", 65),
     ("protocol.release_every", 60),
+    ("search", {"kind": "grid"}),
+    ("search.kind", "asha"),
     ("score.epsilon", 0.2),
     ("score.split", "training"),
     ("space.clip.range", [0.05, 2.5]),
@@ -116,6 +121,46 @@ CHANGES: list[tuple[str, Any]] = [
     ("resources.gpu", 0.5),
     ("resources.max_concurrent", 3),
 ]
+LAWS: list[dict[str, Any]] = [
+    {"law": "logarithmic"},
+    {"law": "binomial", "trials": 20, "probability": 0.5},
+    {"law": "binomial", "trials": 20, "mean_trials": 8},
+    {"law": "fixed", "trials": 20},
+    {"law": "poisson", "mean_trials": 13, "may_return_nothing": True},
+    {"law": "auto", "chance": 0.6},
+    {"law": "auto", "chance": 0.6, "top": 0.05},
+]
+
+
+def test_sweeps_sealed_by_the_first_release_keep_their_fingerprint():
+    """Otherwise `resume` would refuse a sweep that is charged and half run. The digests were made by version 0.1.0."""
+    assert fingerprint(sweep_from_dict(BASE)) == "d4135a50833261e1ed281cbf53564dc5af653b7d31ae3bf828168733fda9a542"
+    assert (
+        fingerprint(sweep_from_dict(BASE | {"protocol": {"kind": "release-all"}}))
+        == "5492eae9be510cffc2cf3d1c50668379d18347e596e00401e9d5204cbce01bfe"
+    )
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: " ".join(map(str, law.values())))
+@pytest.mark.parametrize("kind", ["select-best", "subsample-tune"])
+def test_every_law_round_trips(law, kind, tmp_path):
+    if law["law"] == "auto" and kind == "subsample-tune":
+        with pytest.raises(FieldError, match=r"protocol\.law = 'auto' weighs select-best alone"):
+            sweep_from_dict(BASE | {"protocol": {"kind": kind, **law}})
+        return
+    spec = sweep_from_dict(BASE | {"protocol": {"kind": kind, **law}})
+    assert sweep_from_dict(spec_to_dict(spec)) == from_text(tmp_path, dump_spec(spec)) == spec
+    assert fingerprint(from_text(tmp_path, dump_spec(spec))) == fingerprint(spec)
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_a_search_round_trips(tmp_path):
+    for search in ({"kind": "random"}, {"kind": "grid"}, {"kind": "grid", "points": 5}, {"kind": "asha", "grace_period": 3}):
+        spec = sweep_from_dict(BASE | {"search": search})
+        assert spec.search.kind == search["kind"]
+        assert from_text(tmp_path, dump_spec(spec)) == spec
+    assert sweep_from_dict(BASE | {"search": {"kind": "random"}}) == sweep_from_dict(BASE)
+    assert sweep_from_dict(BASE | {"search": {"kind": "grid"}}).search.points == 3
 
 
 def test_the_fingerprint_is_changed_by_every_field():
@@ -127,6 +172,14 @@ def test_the_fingerprint_is_changed_by_every_field():
         prints[path] = fingerprint(sweep_from_dict(data))
     priced = changed("privacy.noise_multiplier", 1.0)
     del priced["privacy"]["epsilon"]
+    for law in LAWS:
+        prints[f"law {' '.join(map(str, law.values()))}"] = fingerprint(
+            sweep_from_dict(BASE | {"protocol": {"kind": "select-best", **law}})
+        )
+    for points in (2, 4):
+        prints[f"{points} points"] = fingerprint(sweep_from_dict(BASE | {"search": {"kind": "grid", "points": points}}))
+    for fields in ({}, {"final": "all"}, {"tune_fraction": 0.2}):
+        prints[f"tuned {fields}"] = fingerprint(sweep_from_dict(BASE | {"protocol": {"kind": "subsample-tune", **fields}}))
     prints["privacy.noise_multiplier"] = fingerprint(sweep_from_dict(priced))
     chosen = changed("space.clip", {"policy": "fixed", "values": [0.1, 1.0]})
     prints["values"] = fingerprint(sweep_from_dict(chosen))

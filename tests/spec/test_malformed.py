@@ -53,6 +53,13 @@ def section(name: str, body: str) -> str:
     return found
 
 
+def with_search(body: str, text: str = GOOD) -> str:
+    return text.replace("score:", f"search: {body}\nscore:")
+
+
+RELEASE_ALL = section("protocol", "{kind: release-all, trials: 9}")
+
+
 def test_the_file_that_all_others_are_made_from_is_good(tmp_path):
     path = tmp_path / "sweep.yaml"
     path.write_text(GOOD)
@@ -133,12 +140,16 @@ UNKNOWN = [
     (edited("kind: dp-sgd", "kind: dpsgd"), "trainer.kind = 'dpsgd' must be one of dp-sgd; did you mean dp-sgd?"),
     (edited("source: adult", "source: adlt"), "data.source = 'adlt' must be one of adult, fashion-mnist; did you mean adult?"),
     (edited("policy: fixed", "policy: fixd"), "space.clip.policy = 'fixd' must be one of fixed; did you mean fixed?"),
-    (edited("kind: select-best", "kind: subsample-tune"), "protocol.kind = 'subsample-tune' must be one of select-best"),
+    (
+        edited("kind: select-best", "kind: subsample-tun"),
+        "protocol.kind = 'subsample-tun' must be one of select-best, subsample-tune, release-all, public-proxy, no-tuning; did you",
+    ),
     (
         edited("law: tnb", "law: geometrik"),
-        "protocol.law = 'geometrik' must be one of tnb, logarithmic, geometric; did you mean geometric?",
+        "protocol.law = 'geometrik' must be one of tnb, logarithmic, geometric, binomial, fixed, poisson, auto; did you mean geo",
     ),
-    (edited("kind: select-best", "kind: select-best, search: asha"), "protocol.search is not a field of protocol select-best"),
+    (with_search("{kind: rndom}"), "search.kind = 'rndom' must be one of random, grid; did you mean random?"),
+    (with_search("{kind: grid, point: 3}"), "search.point is not a field of search grid; did you mean points?"),
 ]
 
 MISSING = [
@@ -173,6 +184,14 @@ TYPES = [
         for name in ("data", "model", "trainer", "privacy", "protocol", "space")
     ),
     *((section(name, "3"), f"{name} = 3 must be a mapping") for name in ("score", "resources")),
+    (with_search("asha"), "search = 'asha' must be a mapping of fields"),
+    (with_search("{kind: [grid]}"), "search.kind = ['grid'] must be one of random, grid"),
+    (with_search("{kind: grid, points: 2.5}"), "search.points = 2.5 must be a whole number"),
+    (
+        section("protocol", "{kind: select-best, law: poisson, may_return_nothing: 1}"),
+        "protocol.may_return_nothing = 1 must be true or false",
+    ),
+    (edited("unit: record", "relation: 3"), "privacy.relation = 3 must be text"),
     (edited("delta: 1e-5", 'delta: "1e-5"'), "privacy.delta = '1e-5' must be a number. Write 1e-5 without quotes."),
     (edited("steps: 2000", 'steps: "2000"'), "trainer.steps = '2000' must be a whole number. Write 2000 without quotes."),
     (edited("steps: 2000", "steps: 1.5"), "trainer.steps = 1.5 must be a whole number"),
@@ -266,8 +285,30 @@ VALUES = [
     (section("space", "{clip: {policy: fixed, value: 1}, step: {policy: coupled, value: 1}}"), "space searches nothing"),
     (section("score", "{metric: auc}"), "score.metric = 'auc' must be one of accuracy"),
     (section("score", "{split: test}"), "score.split = 'test' must be one of holdout, training"),
-    (section("score", "{epsilon: 0}"), "score.epsilon = 0 must be above 0"),
+    (section("score", "{epsilon: -1}"), "score.epsilon = -1 must be above 0"),
     (section("score", "{epsilon: 1e9}"), "score.epsilon = 1e+09 must be at least 1e-06 and at most 100"),
+    (with_search("{kind: grid, points: 1}", RELEASE_ALL), "search.points = 1 must be a whole number of at least 2"),
+    (
+        with_search("{kind: grid, points: 4}", RELEASE_ALL),
+        "protocol.trials = 9 is not the number of points of the grid, 16, which all run. Set protocol.trials: 16.",
+    ),
+    (with_search("{kind: grid, points: 1000}", RELEASE_ALL), "search.points makes more than 100,000 points. Lower it."),
+    (
+        section("protocol", "{kind: no-tuning}")
+        .replace("range: [0.05, 2.0], scale: log", "value: 1")
+        .replace("range: [0.3, 10.0], scale: log", "value: 1")
+        .replace("score:", "search: {kind: grid}\nscore:"),
+        "search.kind = 'grid' has nothing to search: no-tuning runs one setting. Leave search out.",
+    ),
+    (
+        edited("sampling: poisson", "sampling: without-replacement").replace("kind: select-best", "kind: subsample-tune"),
+        "trainer.sampling = 'without-replacement' is priced for replace-one, and subsample-tune draws its part of the rows for",
+    ),
+    (
+        section("protocol", "{kind: select-best, law: auto, max_epsilon: 3}"),
+        "protocol.max_epsilon = 3 is a limit for a given noise, and privacy.epsilon has the noise calibrated",
+    ),
+    (edited("unit: record", "relation: zero"), "privacy.relation = 'zero' must be one of zero-out, replace-one"),
     (section("resources", "{gpu: -1}"), "resources.gpu = -1 must be at least 0"),
     (section("resources", "{cpu: 0}"), "resources.cpu = 0 must be above 0"),
     (section("resources", "{max_concurrent: 0}"), "resources.max_concurrent = 0 must be"),

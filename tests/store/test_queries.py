@@ -192,8 +192,8 @@ def test_the_note_says_what_more_would_cost_only_where_something_is_sealed(any_h
     store.publish(release(sweep=sweep))
     note = compare_note(sweep, any_home)
     assert "one winner is public" in note
-    assert "`unseal` would publish every trial: for epsilon 9.27 instead of 2.00" in note
-    assert "each arm costs this bill again" in note
+    assert f"`sweeper unseal {sweep}` would publish every trial: for epsilon 9.27 instead of 2.00" in note
+    assert "Arms (one winner per policy) are not in this version" in note
 
 
 def test_settings_that_do_not_fit_a_tag_or_clash_with_a_column(any_home):
@@ -219,3 +219,27 @@ def test_an_infinite_bill_and_a_chosen_secret_are_said(home):
         "epsilon infinite (no protection) at delta 1e-05, tuning included (zero-out, per record); "
         "seeded: not private to whoever knows the seed"
     )
+
+
+def test_a_submission_that_supersedes_another_holds_its_trials_and_its_bill_alone(any_home):
+    sweep, store = fresh_name(), Store(any_home)
+    store.publish(release(sweep=sweep, submission="sealed"))
+    before = best(sweep, any_home)
+    guarantee = release().guarantee | {"epsilon": 5.0}
+    every = [trial("w1again", score=0.841), light("x1", 0.7), light("x2", 0.6)]
+    unsealed = {"sweep": sweep, "submission": "all", "protocol": "release-all", "guarantee": guarantee, "supersedes": "sealed"}
+    for _ in range(2):  # publishing again changes nothing
+        store.publish(release(*every, released_at=RELEASED_AT + 60, **unsealed))
+        assert sorted(trials(sweep, any_home)["id"]) == ["w1again", "x1", "x2"]
+        found = best(sweep, any_home)
+        assert (before.epsilon, found.epsilon, found.id, found.protocol) == (2.0, 5.0, "w1again", "release-all")
+        assert set(compare(sweep, "protocol", any_home)["epsilon"]) == {5.0}
+        assert compare_note(sweep, any_home) == ""
+    client = MlflowClient(any_home.mlflow_uri)
+    runs = client.search_runs([client.get_experiment_by_name(sweep).experiment_id])
+    marks = {
+        run.data.tags[schema.SUBMISSION]: run.data.tags.get(schema.SUPERSEDED_BY)
+        for run in runs
+        if run.data.tags[schema.ROLE] == schema.PARENT
+    }
+    assert marks == {"sealed": "all", "all": None}

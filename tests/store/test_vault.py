@@ -118,8 +118,14 @@ def test_what_cannot_be_sealed_leaves_nothing(tmp_path):
             candidates=[{"x": 1.0}, {"x": object()}],
         )
     assert list((tmp_path / "vault").iterdir()) == []
-    with pytest.raises(ValueError, match="at least one candidate"):
-        create(tmp_path, count=0)
+
+
+def test_a_sweep_that_drew_no_candidate_is_sealed_and_released_without_a_winner(tmp_path):
+    vault = create(tmp_path, count=0)
+    assert (vault.count(), vault.unsettled(), vault.rows()) == (0, [], [])
+    with pytest.raises(RequestError, match="no winner"):
+        vault.winner(iter([0.0]))
+    assert vault.release() == vault.release_id
 
 
 @pytest.mark.parametrize("name", ["../adult", "a/b", ".hidden", ""])

@@ -76,10 +76,17 @@ def test_the_event_survives_the_ledger():
     assert event_from_dict(event.to_dict()) == event
 
 
-@pytest.mark.parametrize("sampling", ["fixed-size", "shuffle", "weighted"])
+@pytest.mark.parametrize("sampling", ["fixed-size", "shuffle", "weighted", None, 3])
 def test_other_sampling_is_refused_with_the_reason(sampling):
-    with pytest.raises(FieldError, match=r"sampling = .* is refused: the bill counts on every record being drawn independently"):
+    with pytest.raises(FieldError, match=r"sampling = .* is refused: the bill counts on every record having the same chance"):
         DpSgd(batch_size=10, steps=10, sampling=sampling)
+    with pytest.raises(FieldError, match=r"did you mean without-replacement\? Use sampling: poisson, or"):
+        DpSgd(batch_size=10, steps=10, sampling="without_replacement")
+
+
+def test_the_relation_is_the_samplers():
+    assert DpSgd(batch_size=10, steps=10).relation == "zero-out"
+    assert DpSgd(batch_size=10, steps=10, sampling="without-replacement").relation == "replace-one"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""SweepSpec -> Plan: everything about a sweep that is known before any data is opened, its whole price first of all."""
+"""A sweep with its price: the Plan, and how it is made from a spec."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Any
 
 from sweeper.checks import FieldError
 from sweeper.data.split import split_sizes
+from sweeper.planning.alternatives import Alternative, alternatives
+from sweeper.planning.chosen import Choice, with_law_chosen
+from sweeper.planning.searches import refuse_search
+from sweeper.planning.trial import noise_for, trial_event
 from sweeper.privacy import accountant
-from sweeper.privacy.events import Composed, DiscreteLaplace, Disjoint, Event, Repeated, SelectBest
+from sweeper.privacy.events import ZERO_OUT, Event
 from sweeper.privacy.guarantee import Guarantee
-from sweeper.privacy.laws import run_count_law
+from sweeper.privacy.release import DrawnRuns
 from sweeper.spec.codec import fingerprint, spec_to_dict
 from sweeper.spec.sweep import SweepSpec
 
@@ -28,20 +32,10 @@ class DimensionRow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternative:
-    """What the same sweep, at the same noise, would cost in another way."""
-
-    name: str
-    epsilon: float
-    delta: float
-    note: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan:
     """A priced sweep. Calibrated; exists before data is opened."""
 
-    spec: SweepSpec
+    spec: SweepSpec  # with the law that law: auto chose
     fingerprint: str
     train_rows: int
     holdout_rows: int
@@ -52,15 +46,16 @@ class Plan:
     event: Event  # of everything the sweep releases
     guarantee: Guarantee
     epsilon_one_trial: float
-    epsilon_unsealed: float  # the bill if every trial of the longest possible run were released
+    epsilon_unsealed: float  # the bill if every run of the longest possible sweep were released
     dimensions: tuple[DimensionRow, ...]
     alternatives: tuple[Alternative, ...]
     expected_trials: float
-    chance_of_top: float  # that at least one candidate lies in the best TOP of the space
+    chance_of_top: float | None  # that a candidate lies in the best TOP of the space; None: candidates are no random draws
+    choice: Choice | None = None  # why this law, where the file says law: auto
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON. Infinite epsilons are null."""
-        law = self.spec.protocol.run_counts().to_dict() if hasattr(self.spec.protocol, "run_counts") else None
+        protocol = self.spec.protocol
         return {
             "name": self.spec.name,
             "fingerprint": self.fingerprint,
@@ -70,13 +65,16 @@ class Plan:
             "train_rows": self.train_rows,
             "holdout_rows": self.holdout_rows,
             "public": self.spec.data.public,
-            "protocol": self.spec.protocol.kind,
-            "visible": self.spec.protocol.visible,
-            "run_count_law": law,
-            "max_trials": self.spec.protocol.max_trials,
+            "protocol": protocol.kind,
+            "visible": protocol.visible,
+            "search": self.spec.search.kind,
+            "run_count_law": protocol.run_counts().to_dict() if isinstance(protocol, DrawnRuns) else None,
+            "law_choice": None if self.choice is None else asdict(self.choice),
+            "max_trials": protocol.max_trials,
             "expected_trials": self.expected_trials,
             "top": TOP,
             "chance_of_top": self.chance_of_top,
+            "chance_of_nothing": protocol.run_counts().nothing if isinstance(protocol, DrawnRuns) else 0.0,
             "sampling_probability": self.sampling_probability,
             "steps": self.spec.trainer.steps,
             "batch_size": self.spec.trainer.batch_size,
@@ -95,34 +93,27 @@ class Plan:
 
 
 def plan(spec: SweepSpec, *, seeded: bool = False, noise_multiplier: float | None = None) -> Plan:
-    """Price a sweep; calibrate its noise when the spec gives epsilon. Opens no data.
+    """Price a sweep; calibrate its noise when the spec gives epsilon; choose the law where it is auto. Opens no data.
 
     `noise_multiplier`: one that was calibrated before for this spec, so that a resumed sweep keeps it to the digit.
 
     Raises:
-      FieldError: the spec asks for more rows than it has, or for an epsilon that no noise can reach.
+      FieldError: the spec asks for more rows than it has, for an epsilon that no noise can reach, or for a search that its
+        protocol does not pay for.
     """
     train_rows, holdout_rows = split_sizes(spec.data)
     if spec.trainer.batch_size > train_rows:
         raise FieldError("trainer.batch_size", spec.trainer.batch_size, f"must be at most the {train_rows:,} training rows")
+    spec, choice = with_law_chosen(spec, train_rows)
+    refuse_search(spec, train_rows)
     delta = spec.privacy.delta
-
-    def trial(noise_multiplier: float) -> Event:
-        return trial_event(spec, train_rows, noise_multiplier)
-
-    if noise_multiplier is None and spec.privacy.noise_multiplier is not None:
-        noise_multiplier = spec.privacy.noise_multiplier
-    elif noise_multiplier is None:
-        assert spec.privacy.epsilon is not None
-        try:
-            noise_multiplier = accountant.calibrate(lambda s: spec.protocol.total(trial(s)), spec.privacy.epsilon, delta)
-        except FieldError as error:
-            raise error.within("privacy") from None
-    one, event = trial(noise_multiplier), spec.protocol.total(trial(noise_multiplier))
-    epsilon = accountant.epsilon(event, delta)
-    epsilon_one = accountant.epsilon(one, delta)
-    everything = accountant.epsilon(Repeated(one, spec.protocol.max_trials), delta)
+    if noise_multiplier is None:
+        noise_multiplier = noise_for(spec, train_rows)
+    one = trial_event(spec, train_rows, noise_multiplier)
+    event, unsealed = spec.protocol.total(one), spec.protocol.unsealed(one, spec.protocol.max_trials)
+    epsilon, epsilon_one = accountant.epsilon(event, delta), accountant.epsilon(one, delta)
     mean, chance = _counts(spec)
+    relation = event.relation or ZERO_OUT
     return Plan(
         spec=spec,
         fingerprint=fingerprint(spec),
@@ -133,43 +124,40 @@ def plan(spec: SweepSpec, *, seeded: bool = False, noise_multiplier: float | Non
         calibrated=spec.privacy.noise_multiplier is None,
         trial_event=one,
         event=event,
-        guarantee=Guarantee(epsilon=epsilon, delta=delta, unit=spec.privacy.unit, seeded=seeded),
+        guarantee=Guarantee(epsilon=epsilon, delta=delta, relation=relation, unit=spec.privacy.unit, seeded=seeded),
         epsilon_one_trial=epsilon_one,
-        epsilon_unsealed=epsilon if spec.protocol.releases_all else everything,
+        epsilon_unsealed=accountant.epsilon(unsealed, delta),
         dimensions=tuple(_dimensions(spec)),
-        alternatives=tuple(_alternatives(spec, one, epsilon_one, mean)),
+        alternatives=tuple(alternatives(spec, one, epsilon_one, mean)),
         expected_trials=mean,
         chance_of_top=chance,
+        choice=choice,
     )
 
 
-def trial_event(spec: SweepSpec, train_rows: int, noise_multiplier: float) -> Event:
-    """The event of one trial: training and its score, on the same rows or on disjoint ones."""
-    training = spec.trainer.event(train_rows, noise_multiplier)
-    score = DiscreteLaplace(spec.score.epsilon)
-    return Disjoint((training, score)) if spec.score.split == "holdout" else Composed((training, score))
-
-
-def _counts(spec: SweepSpec) -> tuple[float, float]:
+def _counts(spec: SweepSpec) -> tuple[float, float | None]:
     """(expected number of candidates, chance that one is among the best TOP of the space)."""
     protocol = spec.protocol
-    if hasattr(protocol, "run_counts"):
+    if isinstance(protocol, DrawnRuns):
         law = protocol.run_counts()
         return law.mean_trials(), law.chance(TOP)
     trials = protocol.max_trials
-    return float(trials), 1.0 - (1.0 - TOP) ** trials if not protocol.runs_one else TOP
+    if protocol.runs_one:
+        return 1.0, TOP
+    return float(trials), 1.0 - (1.0 - TOP) ** trials if spec.search.iid else None
 
 
 def _dimensions(spec: SweepSpec) -> list[DimensionRow]:
     """How each setting is paid for."""
     how = {
         "select-best": "selected: part of the tuning bill",
+        "subsample-tune": "selected on the tuning part: part of the tuning bill",
         "release-all": "released with every trial: each is paid for",
         "public-proxy": "free: chosen on public data",
     }.get(spec.protocol.kind, "fixed beforehand: free")
     coupled = ", coupled to clip: the two are nearly one dimension" if spec.space.step.policy.kind == "coupled" else ""
     rows = [
-        DimensionRow(name=name, values=str(domain), paid_as=how + (coupled if name.startswith("step.") else ""))
+        DimensionRow(name=name, values=spec.search.values(domain), paid_as=how + (coupled if name.startswith("step.") else ""))
         for name, domain in spec.space.searched()
     ]
     for part in ("clip", "step"):
@@ -179,30 +167,6 @@ def _dimensions(spec: SweepSpec) -> list[DimensionRow]:
             rows.append(
                 DimensionRow(name=f"{part} ({space.policy.kind})", values=", ".join(fixed), paid_as="fixed beforehand: free")
             )
-    return rows
-
-
-def _alternatives(spec: SweepSpec, one: Event, epsilon_one: float, mean: float) -> list[Alternative]:
-    """The same number of runs at the same noise under the other protocols, and what naive arithmetic says."""
-    delta = spec.privacy.delta
-    runs = max(2, round(mean)) if not spec.protocol.runs_one else 12
-    rows = []
-    if spec.protocol.kind != "select-best":
-        law = run_count_law("geometric", mean=float(runs), max_trials=5 * runs)
-        bill = accountant.epsilon(SelectBest(one, law), delta)
-        rows.append(
-            Alternative(name="select-best", epsilon=bill, delta=delta, note=f"mean {runs} secret runs, only the winner visible")
-        )
-    if spec.protocol.kind != "release-all":
-        bill = accountant.epsilon(Repeated(one, runs), delta)
-        rows.append(Alternative(name="release-all", epsilon=bill, delta=delta, note=f"{runs} runs, every score visible"))
-    naive = f"{runs} x the epsilon of one run, at delta {runs * delta:.2g}"
-    rows.append(Alternative(name="naive composition", epsilon=runs * epsilon_one, delta=min(1.0, runs * delta), note=naive))
-    if spec.protocol.kind != "public-proxy":
-        note = "settings chosen on public data, one private run"
-        rows.append(Alternative(name="public-proxy", epsilon=epsilon_one, delta=delta, note=note))
-    if spec.protocol.kind != "no-tuning":
-        rows.append(Alternative(name="no-tuning", epsilon=epsilon_one, delta=delta, note="one setting fixed beforehand"))
     return rows
 
 

@@ -1,0 +1,38 @@
+"""A problem seen through a part of its rows: what a run of subsample-tune trains on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sweeper.spec.protocols import Batch, Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from sweeper.seeds import Streams
+
+
+class PartProblem:
+    """A problem whose rows outside a part add nothing to any batch, as null records would.
+
+    Guarantee: with a Poisson sampler every row inside joins every batch with the sampler's own probability, independently; rows
+    outside are never touched, whatever the trainer asks for. `rows` stays the public number of training rows. (A trainer that
+    counts the rows it drew counts those outside too.)
+    """
+
+    def __init__(self, whole: Problem, inside: np.ndarray) -> None:
+        self._whole, self._inside, self.rows = whole, inside, whole.rows  # inside: bool [rows]
+
+    @property
+    def nonfinite(self) -> int:
+        return self._whole.nonfinite
+
+    def start(self, streams: Streams) -> Tensor:
+        return self._whole.start(streams)
+
+    def batch(self, rows_B: Any) -> Batch:
+        return self._whole.batch(rows_B[self._inside[rows_B]])
+
+    def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
+        self._whole.add_penalty_(gradient_P, params_P)

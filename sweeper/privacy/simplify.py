@@ -1,0 +1,89 @@
+"""Rewriting an event into one of the same cost that is quicker to price. The ledger and the cache keep the event as it was said.
+
+Every rule is an equality of guarantees: Gaussians on the same records (the same batch) are one Gaussian; repeats multiply; a
+Poisson batch of a Poisson batch is one; a batch of all rows is the table; what releases nothing is dropped. Equal events in a list
+become a repeat only where a record's part of the table cannot differ between the copies, which a list cannot say.
+"""
+
+from __future__ import annotations
+
+from sweeper.privacy.combined import NOTHING, Composed, Disjoint, Repeated, ReplaceOne, SelectBest
+from sweeper.privacy.event import Event
+from sweeper.privacy.mechanisms import AdaptiveQuantileStep, Gaussian, merged
+from sweeper.privacy.sampled import FixedSizeSampled, PoissonSubsampled, RandomPart
+
+
+def simplified(event: Event) -> Event:
+    """An event with the same price."""
+    if isinstance(event, AdaptiveQuantileStep):
+        return Gaussian(event.noise_multiplier)
+    if isinstance(event, Repeated):
+        return _repeated(simplified(event.event), event.count)
+    if isinstance(event, Composed):
+        return _composed([simplified(part) for part in event.events])
+    if isinstance(event, Disjoint):
+        return Disjoint(tuple(simplified(part) for part in event.parts))
+    if isinstance(event, PoissonSubsampled):
+        inner = simplified(event.event)
+        if event.sampling_probability == 0 or inner == NOTHING:
+            return NOTHING
+        if isinstance(inner, PoissonSubsampled):
+            return PoissonSubsampled(event.sampling_probability * inner.sampling_probability, inner.event)
+        return inner if event.sampling_probability == 1 else PoissonSubsampled(event.sampling_probability, inner)
+    if isinstance(event, FixedSizeSampled):
+        if event.sample_size == event.rows:  # a replaced record moves the sum by twice one record's bound
+            return ReplaceOne(Gaussian(event.event.noise_multiplier / 2))
+        return FixedSizeSampled(event.rows, event.sample_size, Gaussian(event.event.noise_multiplier))
+    if isinstance(event, RandomPart):
+        if event.fraction in (0.0, 1.0):
+            return simplified(event.first if event.fraction else event.second)
+        first, second = simplified(event.first), simplified(event.second)
+        return NOTHING if first == second == NOTHING else RandomPart(event.fraction, first, second)
+    if isinstance(event, SelectBest):
+        trial = simplified(event.trial)
+        return NOTHING if trial == NOTHING else SelectBest(trial, event.law)
+    if isinstance(event, ReplaceOne):
+        inner = simplified(event.event)
+        return NOTHING if inner == NOTHING else ReplaceOne(inner)
+    return event
+
+
+def _repeated(event: Event, count: int) -> Event:
+    if count == 0 or event == NOTHING:
+        return NOTHING
+    if count == 1:
+        return event
+    if isinstance(event, Repeated):
+        return Repeated(event.event, event.count * count)
+    if isinstance(event, ReplaceOne):
+        return ReplaceOne(_repeated(event.event, count))
+    if isinstance(event, Gaussian) and not event.unprotected:
+        return Gaussian(event.noise_multiplier / count**0.5)
+    return Repeated(event, count)
+
+
+def _composed(events: list[Event]) -> Event:
+    flat = [inner for event in events for inner in (event.events if isinstance(event, Composed) else (event,))]
+    if any(event.unprotected for event in flat):
+        return Composed(tuple(flat))
+    stated = [event.event for event in flat if isinstance(event, ReplaceOne)]
+    if len(stated) > 1:
+        flat = [event for event in flat if not isinstance(event, ReplaceOne)] + [ReplaceOne(_composed(stated))]
+    gaussians = [event.noise_multiplier for event in flat if isinstance(event, Gaussian)]
+    counts: dict[Event, int] = {}
+    loose: list[Event] = []
+    for event in flat:
+        if isinstance(event, Gaussian):
+            continue
+        base, count = (event.event, event.count) if isinstance(event, Repeated) else (event, 1)
+        if _has_parts(base):
+            loose.append(event)
+        else:
+            counts[base] = counts.get(base, 0) + count
+    kept = [Gaussian(merged(gaussians))] if gaussians else []
+    result = [*kept, *(_repeated(base, count) for base, count in counts.items()), *loose]
+    return result[0] if len(result) == 1 else Composed(tuple(result))
+
+
+def _has_parts(event: Event) -> bool:
+    return isinstance(event, Disjoint) or any(_has_parts(part) for part in event.inside)
