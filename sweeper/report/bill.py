@@ -47,7 +47,10 @@ def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: s
         seen = "every trial"
     else:
         seen = plan["visible"]
-    lines += ["", f"  visible afterwards: {seen}.  Sealed: {sealed}.", f"  next: sweeper run {file}"]
+    lines += ["", f"  visible afterwards: {seen}.  Sealed: {sealed}."]
+    if budget is not None and budget.get("head"):
+        lines.append(f"  ledger head {budget['head']}")
+    lines.append(f"  next: sweeper run {file}")
     return "\n".join(lines)
 
 

@@ -353,6 +353,8 @@ def test_the_table_says_what_the_issue_asks():
         *(f"{row['epsilon']:.2f}" for row in data["alternatives"]),
     ):
         assert part in text, part
+    assert "ledger head" not in plan_text(data, budget, "x")
+    assert "  ledger head 3:abc\n  next: sweeper run x" in plan_text(data, {**budget, "head": "3:abc"}, "x")
     over = plan_text(data, {**budget, "epsilon": 1.0, "spent": 0.5, "after": 0.5 + data["epsilon"]}, "x")
     assert f"OVER by {data['epsilon'] - 0.5:.2f}" in over
     assert "spent infinite, OVER any budget" in plan_text(data, {**budget, "spent": None, "after": None}, "x")
