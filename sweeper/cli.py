@@ -62,6 +62,8 @@ def _what_is_left(args: argparse.Namespace) -> str:
     from sweeper.store.vault_files import directory_of
 
     name = getattr(args, "sweep", None)
+    if name and "quote" in args:
+        return f"What was charged stays charged and is not charged again: sweeper unseal {name} goes on."
     if args.command in (_run, _resume) and name and directory_of(Home().path, name).exists():
         return f"Nothing is lost: sweeper resume {name}"
     return "Nothing was started."
@@ -99,15 +101,19 @@ def _plan(args: argparse.Namespace) -> int:
     with _errors_name(args.file):
         plan = service.plan(spec)
     budget = service.budget_for(plan)
+    held = service.reserve(plan) if args.reserve and not (budget is not None and budget["over"]) else None
     if args.json:
-        print_json(plan.to_dict() | {"budget": budget})
+        print_json(plan.to_dict() | {"budget": budget} | ({"reservation": held} if args.reserve else {}))
     else:
         print(plan_text(plan.to_dict(), budget, args.file))
     if budget is not None and budget["over"]:
         raise RequestError(_over(budget))
-    if args.reserve:
-        held = service.reserve(plan)
-        print(f"reserved: {held}\nnext: sweeper run {args.file} --reservation {held}", file=sys.stderr if args.json else sys.stdout)
+    if held is not None:
+        name = f" --name {args.name}" if args.name else ""
+        print(
+            f"reserved: {held}\nnext: sweeper run {args.file}{name} --reservation {held}",
+            file=sys.stderr if args.json else sys.stdout,
+        )
     return 0
 
 
@@ -123,6 +129,8 @@ def _errors_name(file: str) -> Iterator[None]:
 def _over(budget: dict[str, Any]) -> str:
     name, after = budget["data_set"], budget["after"]
     if after is None:
+        if budget.get("why"):
+            return str(budget["why"])
         return f"over budget: this sweep would bring {name} to an infinite epsilon, which no budget allows. Give it more noise"
     return (
         f"over budget: this sweep would bring {name} to epsilon {after:.2f} of {budget['epsilon']:.2f}. Use a smaller "

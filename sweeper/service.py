@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import getpass
 import math
 import os
+import pwd
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +55,9 @@ def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
     if budget is None:
         return None
     spent, after = ledger.spent(name).epsilon, ledger.after(name, plan.event, plan.guarantee).epsilon
+    why: dict[str, Any] = {}
+    if math.isinf(after) and math.isfinite(plan.guarantee.epsilon):  # its own price is not the reason
+        why = {"why": ledger.refusal(name, plan.event, plan.guarantee)}
     return {
         "data_set": name,
         "epsilon": budget.epsilon,
@@ -63,7 +66,7 @@ def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
         "after": after if math.isfinite(after) else None,
         "over": not after <= budget.epsilon,
         "head": "{0.seq}:{0.hash}".format(ledger.head()),
-    }
+    } | why
 
 
 def run(
@@ -149,13 +152,13 @@ def status(sweep: str | None = None, *, home: Home | None = None) -> list[dict[s
     found = []
     for name in names:
         with Vault.open(home.path, name) as vault:
-            plan = vault.meta("plan")
+            plan, unsealed = vault.meta("plan"), vault.meta("unsealed_bill")
             found.append(
                 {
                     "sweep": name,
-                    "phase": vault.phase,
+                    "phase": "unsealed" if unsealed else vault.phase,
                     "protocol": plan["protocol"],
-                    "epsilon": plan["epsilon"],
+                    "epsilon": unsealed["epsilon"] if unsealed else plan["epsilon"],
                     "delta": plan["delta"],
                 }
             )
@@ -195,8 +198,11 @@ def ledger_verify(head: str | None = None, *, home: Home | None = None) -> dict[
         if not (seq.isdigit() and digest):
             raise FieldError("head", head, "must be SEQ:HASH, as a bill quotes it")
         quoted = Head(seq=int(seq), hash=digest)
-    broken, last = ledger.verify(quoted), ledger.head()
-    return {"rows": last.seq, "head": f"{last.seq}:{last.hash}", "broken": None if broken is None else broken.to_dict()}
+    broken = ledger.verify(quoted)
+    if broken is not None:
+        return {"rows": None, "head": None, "broken": broken.to_dict()}
+    last = ledger.head()
+    return {"rows": last.seq, "head": f"{last.seq}:{last.hash}", "broken": None}
 
 
 def ledger_release(reservation: str, reason: str, *, home: Home | None = None) -> dict[str, Any]:
@@ -215,6 +221,8 @@ def ledger_recover(sweep: str, *, give_back: bool = False, home: Home | None = N
 def ledger_export(data_set: str | None = None, *, home: Home | None = None) -> dict[str, Any]:
     """What the statement is made of: budgets, charges, the head of the chain."""
     home = home or Home()
+    if home.ledger_exists() and (broken := Ledger(home.ledger_uri).verify()) is not None:
+        raise RequestError(f"the ledger was changed: row {broken.seq}: {broken.rule}. No statement can be made of it")
     standings = [s.to_dict() for s in ledger_standings(home)]
     if data_set is not None and data_set not in {s["data_set"] for s in standings}:
         known = [s["data_set"] for s in standings]
@@ -346,7 +354,8 @@ def _source(kind: str) -> Any:
 
 
 def _who() -> str:
+    """The operating system's word for who asks; the environment's could be anybody's."""
     try:
-        return getpass.getuser()
+        return pwd.getpwuid(os.getuid()).pw_name
     except (KeyError, OSError):
         return f"uid {os.getuid()}"

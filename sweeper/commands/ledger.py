@@ -156,7 +156,7 @@ def _release(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from sweeper import service
 
-    if args.json:
+    if args.json and args.output is None:
         print_json(service.ledger_export(args.data_set))
         return 0
     if args.output is None:
@@ -170,5 +170,8 @@ def _export(args: argparse.Namespace) -> int:
         path.write_text(text(args.data_set), encoding="utf-8")
     except OSError as error:
         raise RequestError(f"{args.output} cannot be written ({error.strerror}); name another file with -o") from None
-    print(f"written to {args.output}")
+    if args.json:
+        print_json({"written": args.output})
+    else:
+        print(f"written to {args.output}")
     return 0

@@ -62,7 +62,8 @@ def _quote_text(quote: dict[str, Any]) -> str:
         "  (the second is charged instead of the first; what the number of runs leaves over is given back afterwards)",
         f"  budget of {quote['data_set']}: {quote['budget']:.2f}, spent {epsilon_text(quote['spent'])}, "
         f"{epsilon_text(quote['after'])} after",
-        "  (the budget is charged at a smaller delta than the bill states, because this is decided after the winner was seen)",
+        "  (the budget is charged at a smaller delta than the bill states, because this is decided after the winner was seen;",
+        "   from then on the charges of this data set add up as plain sums, so that fewer further sweeps fit)",
     ]
     return "\n".join(lines)
 
@@ -72,7 +73,8 @@ def _over(quote: dict[str, Any]) -> str:
     reached = f"{epsilon_text(after)} of {quote['budget']:.2f}"
     text = f"over budget: unsealing would bring {name} to epsilon {reached}. Nothing was charged or shown"
     if after is None:
-        return f"{text}. No budget is large enough: a smaller privacy.delta, or more noise, would have been needed"
+        more = f"--epsilon {quote['budget']:g} --delta {min(0.1, 10 * quote['budget_delta']):.0e}"
+        return f"{text}. The deltas of {name}'s charges leave no room for it; a budget of a larger delta may: {more}"
     enough = f"--epsilon {math.ceil(after)} --delta {quote['budget_delta']:.0e}"
     return f"{text}. Raise the budget: sweeper ledger set-budget {name} {enough}"
 
@@ -80,6 +82,9 @@ def _over(quote: dict[str, Any]) -> str:
 def _ask(sweep: str) -> None:
     if not sys.stdin.isatty():
         raise RequestError(f"unsealing is charged and cannot be undone: add --yes to pay it (sweeper unseal {sweep} --yes)")
-    answer = input("Charge it and publish every trial? This cannot be undone. [y/N] ")
+    try:
+        answer = input("Charge it and publish every trial? This cannot be undone. [y/N] ")
+    except EOFError:
+        answer = ""
     if answer.strip().lower() not in ("y", "yes"):
         raise RequestError("nothing was charged and nothing published")

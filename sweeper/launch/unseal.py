@@ -26,6 +26,7 @@ from sweeper.store.release import StoreError
 from sweeper.store.vault import Vault
 from sweeper.store.vault_rows import RELEASED, SEARCH
 
+BILL = "unsealed_bill"  # what was published with it, once that is done
 RECORD = "unsealed"  # the vault's record of what is published, under which fresh ids
 
 
@@ -88,6 +89,7 @@ class Unsealing:
             price = self._guarantee(ran)
             self._publish(ran, price, record)
             self.ledger.commit_unsealed(self.reservation, ran, reason="the number of runs is public now")
+            self.vault.set_meta(BILL, {"epsilon": _finite(price.epsilon), "delta": price.delta})
         return {
             "sweep": self.plan.spec.name,
             "trials": len(record["ids"]),

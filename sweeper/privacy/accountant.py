@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TOLERANCE = 2e-4  # of epsilon, or of 0.01 if that is larger: what a finer grid may still seem to gain
 COARSE_TOLERANCE = 1e-2  # the same while a noise multiplier is looked for
 COARSEST = 0.32  # nats, the first grid
+HOPELESS = 1e-2  # nats; a grid on which an infinite epsilon is believed
 FINE = 2e-3  # of epsilon: a grid on which also a law of few losses has settled
 LARGEST_GRID = 4_000_000  # cells; beyond it a coarser, still pessimistic grid is kept
 
@@ -108,8 +109,8 @@ def _settled(event: Event, delta: float, tolerance: float) -> Settled:
     Every grid gives an upper bound, and the least of them is returned. Its excess falls with the square of the interval once that
     is below the loss's own spread, and at least with the interval before; the last two moves tell how fast and how much is left.
     A law of few losses may not move at all, because one grid point lies above them on both grids: a move far below what a smooth
-    law makes counts only when the grid is fine. Infinite on two grids is infinite for good: a delta below the mass at infinity
-    grows no better.
+    law makes counts only when the grid is fine. Infinite on a grid of HOPELESS is infinite for good: a delta below the mass at
+    infinity grows no better. (On coarser ones many rounded steps may add up to more nats than float64 can raise e to.)
     """
     interval, best, last, order, finer = COARSEST, math.inf, math.inf, 1.0, 4.0
     while True:
@@ -120,8 +121,8 @@ def _settled(event: Event, delta: float, tolerance: float) -> Settled:
             order = 0.5 * (2.0 + min(max(math.log(last / move, 4), 1.0), 2.0))  # it only grows
         excess = max(move, 0.0) / (finer**order - 1.0)
         scale = max(value, 1e-2)
-        telling = interval <= FINE * scale or move * scale >= interval * interval
-        hopeless = math.isinf(value) and interval < COARSEST
+        telling = math.isfinite(value) and (interval <= FINE * scale or move * scale >= interval * interval)
+        hopeless = math.isinf(value) and interval <= HOPELESS
         best, last = min(best, value), move
         allowed = tolerance * scale
         finer = min(max((1.4 * excess / allowed) ** (1 / order), 1.5), 4.0) if telling and math.isfinite(excess) else 4.0

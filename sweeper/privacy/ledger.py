@@ -24,7 +24,7 @@ from sweeper.privacy.chain import Broken, Chain, Entry, Head, New
 from sweeper.privacy.events import NOTHING, Event
 from sweeper.privacy.guarantee import Guarantee
 from sweeper.privacy.refusals import OverBudget as OverBudget
-from sweeper.privacy.refusals import no_budget
+from sweeper.privacy.refusals import no_budget, over_budget
 
 T = TypeVar("T")
 
@@ -136,10 +136,19 @@ class Ledger:
         """What `spent` would say had `unseal` been called so. Changes nothing; does not ask whether the budget allows it."""
         return ledger_unseal.after(self._chain.read(), reservation_id, event, guarantee, self._accountant())
 
+    def refusal(self, data_set: str, event: Event, guarantee: Guarantee) -> str | None:
+        """Why `reserve` would refuse this event now, in its words; None where it would not."""
+        account = Account.replay(data_set, self._chain.read())
+        if account.budget is None:
+            return str(no_budget(data_set, guarantee))
+        asked = price(event, guarantee, account.budget, self._accountant())
+        fits = account.total(asked) <= account.budget.epsilon
+        return None if fits else str(over_budget(account, account.budget, asked))
+
     # Writing.
 
     def set_budget(self, data_set: str, epsilon: float, delta: float, who: str) -> Budget:
-        """Set or change a budget. The first one fixes the filter's order for good: an order chosen after answers is no filter.
+        """Set or change a budget. The first reservation fixes the filter's order: an order chosen after answers is no filter.
 
         A new delta prices the data set's charges again, at that delta. A budget below what is spent admits nothing more.
         """

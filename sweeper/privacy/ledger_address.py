@@ -75,6 +75,10 @@ def address(where: str | Path) -> Address:
         return Address(file=where)
     scheme, separator, rest = where.partition("://")
     if not separator:
+        if not where.startswith(("/", "./", "../", "~")):  # a URI that lost its scheme would become a file, password and all
+            raise FieldError(
+                VARIABLE, checks.MISSING, _RULE, "Write a file as sqlite:///PATH, or as a path that starts with / or ./"
+            )
         return Address(file=Path(where))
     if scheme in POSTGRESQL:
         found = Address(uri=where)

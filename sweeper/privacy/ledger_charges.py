@@ -21,9 +21,12 @@ FREE = Price(epsilon=0.0, rho=0.0, delta0=0.0, stated_epsilon=0.0, stated_delta=
 
 
 def set_budget(account: Account, epsilon: float, delta: float, who: str, accountant: Accountant) -> tuple[Budget, list[New]]:
-    """A budget, with the charges' prices at its delta where that is a new one."""
+    """A budget, with the charges' prices at its delta where that is a new one.
+
+    The filter's order is fixed with the first reservation: before it nobody has seen an answer that could have chosen it.
+    """
     old = account.budget
-    order = old.order if old else filter_order(epsilon, delta)
+    order = old.order if old and account.reservations else filter_order(epsilon, delta)
     new = Budget(data_set=account.data_set, epsilon=float(epsilon), delta=float(delta), order=order)
     prices, beforehand = {}, account.fixed_beforehand
     if old and account.charges and old.delta != new.delta:

@@ -35,13 +35,17 @@ def from_profile(interval: float, lowest: int, deltas: Floats) -> LossPmf:
     enough, build from masses (`from_cells`). Negative ones are cut, which raises the profile. Losses whose e^loss leaves float64
     are left out at both ends: then the last value kept goes to infinity, and the first lies on the chord from (0, 1).
     """
-    first = max(0, math.ceil(-FARTHEST / interval) - lowest)
-    after = min(len(deltas), math.floor(FARTHEST / interval) - lowest + 1)
+    first, after = _in_reach(interval, lowest, len(deltas))
     lowest, deltas = lowest + first, deltas[first:after]
     x = np.exp((lowest + np.arange(len(deltas))) * interval)
     slopes = np.concatenate([[(1.0 - deltas[0]) / x[0]], -np.diff(deltas) / np.diff(x), [0.0]])  # Q-mass of the losses above
     mass = np.maximum(x * -np.diff(slopes), 0.0)
     return normalised(interval, lowest, mass, float(deltas[-1]))
+
+
+def _in_reach(interval: float, lowest: int, count: int) -> tuple[int, int]:
+    """[first, after) of `count` losses from lowest * interval on whose exponentials are numbers."""
+    return max(0, math.ceil(-FARTHEST / interval) - lowest), min(count, math.floor(FARTHEST / interval) - lowest + 1)
 
 
 def mixed(share: float, first: LossPmf, second: LossPmf) -> LossPmf:
@@ -86,11 +90,13 @@ def smallest(laws: list[LossPmf]) -> LossPmf:
     The mechanism's own profile is convex in e^epsilon, 1 at 0 and below each of theirs, so it is below this one at the grid
     losses, and between them below its chords.
     """
+    interval = laws[0].interval
     lowest = min(pmf.lowest for pmf in laws) - 1
     count = max(pmf.lowest + len(pmf.mass) for pmf in laws) - lowest + 1
     values = np.min([profile_values(pmf, lowest, count) for pmf in laws], axis=0)
-    x = np.exp((lowest + np.arange(count)) * laws[0].interval)
-    return from_profile(laws[0].interval, lowest, _convex_below(x, values))
+    first, after = _in_reach(interval, lowest, count)
+    x = np.exp((lowest + np.arange(first, after)) * interval)
+    return from_profile(interval, lowest + first, _convex_below(x, values[first:after]))
 
 
 def _convex_below(x: Floats, y: Floats) -> Floats:

@@ -54,22 +54,6 @@ def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: s
     return "\n".join(lines)
 
 
-def price_text(price: Mapping[str, Any]) -> str:
-    """The calculator's answer."""
-    lines = [
-        f"epsilon            {_eps(price['epsilon']).strip()}   at delta {sig(price['delta'], 3)}, {price['protocol']}, whole bill",
-        f"one trial          {_eps(price['epsilon_one_trial']).strip()}",
-        f"noise multiplier   {sig(price['noise_multiplier'], 6)}",
-    ]
-    if price["epsilon_renyi"] is not None:
-        lines.append(f"by Renyi alone     {_eps(price['epsilon_renyi']).strip()}   (a looser bound, for comparison)")
-    if "chance_of_top_10_percent" in price:
-        lines.append(
-            f"chance to see a top-10% setting  {price['chance_of_top_10_percent']:.0%}   (mean {price['mean_trials']:.3g} runs)"
-        )
-    return "\n".join(lines)
-
-
 def _runs(plan: Mapping[str, Any]) -> str:
     law = plan["run_count_law"]
     return f"{plan['max_trials']}" if law is None else law_text(law)

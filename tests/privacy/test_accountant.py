@@ -270,7 +270,7 @@ def test_the_noise_of_one_gaussian_is_its_closed_form(target):
         (lambda s: Composed((Gaussian(s), DiscreteLaplace(1.0))), 0.9, 1e-5, "cannot be reached"),
         (Gaussian, 1e9, 1e-5, "no noise would be needed"),
         (training, 1.0, 1e-16, "delta = 1e-16 is too small"),
-        (lambda s: SelectBest(Repeated(PoissonSubsampled(0.01, Gaussian(s)), 2000), LAW), 2.0, 1e-14, "delta = 1e-14 is too small"),
+        (lambda s: SelectBest(Repeated(PoissonSubsampled(0.01, Gaussian(s)), 2000), LAW), 2.0, 1e-16, "delta = 1e-16 is too small"),
         (training, -1.0, 1e-5, "epsilon = -1 must be above 0"),
         (training, math.inf, 1e-5, "finite"),
         (training, 1.0, 0.0, "delta = 0 must be above 0"),

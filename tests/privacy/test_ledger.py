@@ -195,9 +195,13 @@ def test_budgets_of_different_data_sets_do_not_meet(ledger):
 # Budgets.
 
 
-def test_the_order_is_fixed_by_the_first_budget(ledger):
+def test_the_order_is_fixed_by_the_first_reservation(ledger):
+    """Until then nobody has an answer by which to choose it, and a budget that is corrected is a new one."""
+    ledger.set_budget("adult", 1.0, DELTA, "ann")
+    ledger.set_budget("adult", 8.0, DELTA, "ann")
     first = ledger.budget("adult").order
     assert first == pytest.approx(filter_order(8.0, DELTA), rel=1e-12)
+    reserve(ledger, 2.0)
     again = ledger.set_budget("adult", 3.0, 1e-6, "ann")
     assert (again.epsilon, again.delta, again.order) == (3.0, 1e-6, first)
     assert ledger.budget("adult") == again
