@@ -186,6 +186,13 @@ def ledger_head(home: Home | None = None) -> str | None:
     return None if head.seq == 0 else f"{head.seq}:{head.hash}"
 
 
+def ledger_broken(home: Home | None = None) -> dict[str, Any] | None:
+    """The first row of the ledger that is not what was appended; None where all is well or there is no ledger."""
+    home = home or Home()
+    broken = Ledger(home.ledger_uri).verify() if home.ledger_exists() else None
+    return None if broken is None else broken.to_dict()
+
+
 def ledger_verify(head: str | None = None, *, home: Home | None = None) -> dict[str, Any]:
     """rows, head, broken: the first row that is not what was appended, or the quoted `head` (seq:hash) that is gone."""
     home = home or Home()
@@ -221,8 +228,8 @@ def ledger_recover(sweep: str, *, give_back: bool = False, home: Home | None = N
 def ledger_export(data_set: str | None = None, *, home: Home | None = None) -> dict[str, Any]:
     """What the statement is made of: budgets, charges, the head of the chain."""
     home = home or Home()
-    if home.ledger_exists() and (broken := Ledger(home.ledger_uri).verify()) is not None:
-        raise RequestError(f"the ledger was changed: row {broken.seq}: {broken.rule}. No statement can be made of it")
+    if (broken := ledger_broken(home)) is not None:
+        raise RequestError(f"the ledger was changed: row {broken['seq']}: {broken['rule']}. No statement can be made of it")
     standings = [s.to_dict() for s in ledger_standings(home)]
     if data_set is not None and data_set not in {s["data_set"] for s in standings}:
         known = [s["data_set"] for s in standings]

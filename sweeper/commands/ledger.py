@@ -71,9 +71,13 @@ def _list(args: argparse.Namespace) -> int:
     from sweeper import service
     from sweeper.report.tables import table
 
+    broken = service.ledger_broken()
+    if broken is not None:
+        print(f"warning: the ledger was changed: row {broken['seq']}: {broken['rule']}", file=sys.stderr)
     standings, charges = service.ledger_standings(), service.ledger_reservations()
     if args.json:
-        print_json({"data_sets": [s.to_dict() for s in standings], "charges": charges, "head": service.ledger_head()})
+        head = None if broken else service.ledger_head()
+        print_json({"data_sets": [s.to_dict() for s in standings], "charges": charges, "head": head, "broken": broken})
         return 0
     if not standings:
         print("nothing is charged and no budget is set. Set one: sweeper ledger set-budget adult --epsilon 8 --delta 1e-4")

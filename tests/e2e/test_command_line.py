@@ -293,7 +293,9 @@ def test_the_python_api_gives_functions(home: Home) -> None:
     subprocess.run([SWEEPER.replace("/sweeper", "/python"), "-c", code], env=os.environ, timeout=60, check=True)
 
 
-@pytest.mark.parametrize("uri", ["garbage", "u:SECRET@host", "host/led", "postgresql+psycopg:/u:SECRET@h/d", "mysql://u:SECRET@h/d"])
+@pytest.mark.parametrize(
+    "uri", ["garbage", "u:SECRET@host", "host/led", "postgresql+psycopg:/u:SECRET@h/d", "mysql://u:SECRET@h/d"]
+)
 def test_a_ledger_address_that_is_none_opens_no_fresh_ledger(say: Say, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     monkeypatch.setenv("SWEEPER_LEDGER_URI", uri)
     before = sorted(Path().iterdir())

@@ -150,6 +150,10 @@ def test_an_edited_row_is_found(house: House, tmp_path: Path) -> None:
     said = house.run("ledger", "verify")
     assert said.code == 1
     assert said.err.startswith("the ledger was changed: row 1: ")
+    listed = house.run("ledger")
+    assert listed.code == 0
+    assert listed.err.startswith("warning: the ledger was changed: row 1: ")
+    assert refused(house.run("ledger", "export"), "the ledger was changed: row 1: ", "No statement can be made of it")
     (house.home / "ledger.db").write_bytes(before)
     assert house.run("ledger", "verify").code == 0
 
