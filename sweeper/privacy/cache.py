@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-VERSION = 7  # raised whenever any number computed here could change
+VERSION = 8  # raised whenever any number computed here could change
 
 
 @lru_cache(maxsize=1)

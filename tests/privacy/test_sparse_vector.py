@@ -9,7 +9,7 @@ import pytest
 from above_threshold import laplace_outcomes, outcomes, race
 from pairs import EPSILONS, hockey_stick, renyi
 from scipy import optimize
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 from test_vectors import GOLDEN, vectors
 
 from sweeper.checks import FieldError
@@ -169,3 +169,17 @@ def test_parameters_out_of_range_are_refused(settings, field):
         sparse_vector.above_threshold_gaussian(*settings, 1e-3)
     with pytest.raises(FieldError, match=field):
         sparse_vector.above_threshold_gaussian_renyi(*settings, 2.0)
+
+
+@pytest.mark.parametrize("query_noise", [0.2, 0.3, 1.0, 8.0])
+@pytest.mark.parametrize("order", [1.5, 8.0, 64.0, 256.0])
+def test_the_renyi_cost_covers_equal_margins_where_corners_leave_float64(query_noise, order):
+    """k queries at one margin t, in logs: a game that the recursion must cover. At large shifts and orders it was 0 once."""
+    shift, searches = 2 / query_noise, 5
+    t = np.linspace(-8, (order - 1) * shift + 10, 2001)
+    stop = order * log_ndtr(-t) - (order - 1) * log_ndtr(-t - shift)
+    go_on = order * log_ndtr(t) - (order - 1) * log_ndtr(t + shift)
+    played = np.logaddexp.reduce([j * go_on + stop for j in range(searches)] + [searches * go_on])
+    found = sparse_vector.log_v(shift, searches, order)
+    assert found >= played.max() * (1 - 1e-6)
+    assert found <= (order - 1) * searches * order * shift**2 / 2
