@@ -93,12 +93,13 @@ def log_v(shift: float, searches: int, order: float) -> float:
     last = float(order * log_ndtr(-most) - (order - 1) * log_ndtr(-most - shift))
     above = np.append(above, [last, -(order - 1) * float(log_ndtr(-least - shift))])
     below = np.append(below, [0.0, float(log_ndtr(least))])
+    plain = (order - 1) * searches * order * shift * shift / 2  # each answer is read off a Gaussian of sensitivity `shift`
+    if np.isnan(above).any() or np.isnan(below).any():  # corners beyond float64, at large shifts and orders: no maximum then
+        return plain
     value = 0.0
     for _ in range(searches):
         value = max(value, float(np.logaddexp(above, below + value).max()))
-    plain = (order - 1) * searches * order * shift * shift / 2  # each answer is read off a Gaussian of sensitivity `shift`
-    unsure = np.isnan(above).any() or np.isnan(below).any()  # corners beyond float64 at large shifts and orders: no maximum then
-    return plain if unsure else min(value, plain)
+    return min(value, plain)
 
 
 @lru_cache(maxsize=64)
