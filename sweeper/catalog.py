@@ -28,6 +28,7 @@ KINDS: dict[str, dict[str, str]] = {
     "model": {
         "logistic": "sweeper.models.linear:Logistic",
         "softmax": "sweeper.models.linear:Softmax",
+        "svm": "sweeper.models.linear:Svm",
     },
     "data": {
         "adult": "sweeper.data.adult:Adult",

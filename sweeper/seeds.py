@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 SECRET_BYTES = 32
 SWEEP = -1  # the trial number of streams that belong to the sweep as a whole
 
-# Purposes. A trial's:
+# Purposes. A trial's (SEARCH: a line search's; PREPARE: what a policy asks before the first step; COUNT_NOISE: of the count that
+# moves an adaptive clip norm; ITERATE: which iterate is the answer):
 SAMPLING, NOISE, INIT, SCORE = "sampling", "noise", "init", "score"
+SEARCH, PREPARE, COUNT_NOISE, ITERATE = "search", "prepare", "count-noise", "iterate"
 # The sweep's (SUBSET: which rows a subsample-tune sweep tunes on):
 COUNT, CANDIDATES, TIES, SUBSET = "count", "candidates", "ties", "subset"
 

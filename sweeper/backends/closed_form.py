@@ -2,13 +2,16 @@
 
 The gradient of a record is the outer product of its residual r (loss derivative by the logits) and [x, 1], so its norm is
 ||r|| ||[x, 1]|| and the clipped sum over a batch is one matrix product. No per-record gradient is ever built.
-Shapes: n training rows, B records of one chunk, K logits padded to C, d features, D = d + 1 (the bias last), P = K D parameters.
+The layers are two: weights and bias. Losses along a line need two products, whatever the number of step sizes on it, because
+logits are linear in the parameters.
+Shapes: n training rows, B records of one chunk, J step sizes, K logits padded to C,
+d features, D = d + 1 (the bias last), P = K D parameters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +20,7 @@ from torch import Tensor
 
 from sweeper.data.table import Table
 from sweeper.models.linear import Linear
-from sweeper.spec.protocols import Description
+from sweeper.spec.protocols import Description, Terms
 
 if TYPE_CHECKING:
     from sweeper.seeds import Streams
@@ -71,43 +74,91 @@ class LinearProblem:
         """Zeros: the loss is convex, so that no random start is needed, and the start depends on nothing."""
         return torch.zeros(self.outputs * self._weights_CD.shape[1])
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return self.outputs * (self._weights_CD.shape[1] - 1), self.outputs
+
     def batch(self, rows_B: np.ndarray) -> LinearBatch:
         return LinearBatch(self, torch.from_numpy(rows_B))
+
+    def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: np.ndarray | None = None) -> Tensor:
+        """Sum [J] of terms [B, J] of the constants ||[x, 1]|| (softmax: times root 2) over all rows, or these."""
+        squares_n = self._squares_n1.squeeze(1)
+        squares_n = squares_n if rows is None else squares_n[torch.from_numpy(rows)]
+        constants_n = squares_n[squares_n > 0].double().sqrt_().mul_(self.model.lipschitz)
+        summed = [terms(constants_B).double().sum(dim=0) for constants_B in constants_n.split(_LOAD)]
+        return torch.stack(summed).sum(dim=0) if summed else terms(constants_n).double().sum(dim=0)
+
+    def penalty(self, params_P: Tensor) -> float:
+        """l2 / 2 times the squared norm of the weights."""
+        weights_KD = params_P.view(-1, self._weights_CD.shape[1])
+        return 0.5 * self.model.l2 * float(weights_KD[:, :-1].double().square().sum()) if self.model.l2 else 0.0
 
     def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
         if self.model.l2:
             width = self._weights_CD.shape[1]
             gradient_P.view(-1, width)[:, :-1].add_(params_P.view(-1, width)[:, :-1], alpha=self.model.l2)
 
-    def clipped_sum(self, rows_B: Tensor, params_P: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
-        """What `LinearBatch.sum` returns."""
+    def clipped_sum(
+        self,
+        rows_B: Tensor,
+        params_P: Tensor,
+        factors: Callable[[Tensor], Tensor],
+        by_layer: bool = False,
+        counted: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, float]:
+        """What `LinearBatch.sum_and_count` returns."""
         weights_KD = self._weights_CD[: self.outputs]
         torch.mul(params_P.view_as(weights_KD), self._unit, out=weights_KD)
-        sum_KD = torch.zeros_like(weights_KD)
+        sum_KD, count = torch.zeros_like(weights_KD), 0.0
         for rows in rows_B.split(CHUNK):
             chunk_BD = self._gather(rows)
             logits_BC = torch.mm(chunk_BD, self._weights_CD.t(), out=self._logits_BC[: len(rows)])
             residual_BC = self.model.residual_(logits_BC, self._labels_n.index_select(0, rows))
-            norms_B1 = residual_BC.square().sum(dim=1, keepdim=True).mul_(self._squares_n1.index_select(0, rows))
-            if math.isfinite(norms_B1.sum()):
-                factors_B = factors(norms_B1)
+            squares_B1 = self._squares_n1.index_select(0, rows)
+            norms_BL = residual_BC.square().sum(dim=1, keepdim=True).mul_(squares_B1)
+            if not math.isfinite(norms_BL.sum()):
+                wrong_B = ~norms_BL.isfinite().squeeze(1)
+                self.nonfinite += int(wrong_B.sum())
+                residual_BC[wrong_B], norms_BL[wrong_B], squares_B1[wrong_B] = 0.0, 0.0, 0.0  # as null records
+            if counted is not None:
+                count += float(counted(norms_BL).masked_fill(squares_B1.squeeze(1) == 0, 0.0).sum(dtype=torch.float64))
+            if by_layer:
+                self._add_by_layer_(sum_KD, residual_BC, chunk_BD, factors)
             else:
-                factors_B = self._without_nonfinite_(residual_BC, norms_B1, factors)
-            sum_KD.addmm_(residual_BC.mul_(factors_B.unsqueeze(1))[:, : self.outputs].t(), chunk_BD)
-        return sum_KD.mul_(self._unit).view(-1)
+                scaled_BC = residual_BC.mul_(factors(norms_BL).unsqueeze(1))
+                sum_KD.addmm_(scaled_BC[:, : self.outputs].t(), chunk_BD)
+        return sum_KD.mul_(self._unit).view(-1), count
+
+    def _add_by_layer_(self, sum_KD: Tensor, residual_BC: Tensor, chunk_BD: Tensor, factors: Callable[[Tensor], Tensor]) -> None:
+        """Add the sums of weights and of biases, each with its own factor. A bias is stored as 1 / unit, in a null row as 0."""
+        features_BD, bias_B1 = chunk_BD[:, :-1], chunk_BD[:, -1:]
+        squares_B1 = residual_BC.square().sum(dim=1, keepdim=True)
+        of_weights_B1 = features_BD.square().sum(dim=1, keepdim=True).mul_(self._unit**2)
+        norms_B2 = torch.cat((squares_B1 * of_weights_B1, squares_B1 * (bias_B1 > 0)), dim=1)
+        factors_B2 = factors(norms_B2)
+        residual_BK = residual_BC[:, : self.outputs]
+        sum_KD[:, :-1].addmm_((residual_BK * factors_B2[:, :1]).t(), features_BD)
+        sum_KD[:, -1:].addmm_((residual_BK * factors_B2[:, 1:]).t(), bias_B1)
+
+    def losses_along(self, rows_B: Tensor, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
+        """What `LinearBatch.losses_along` returns."""
+        both_2KD = torch.stack((params_P, direction_P)).mul_(self._unit).view(2 * self.outputs, -1)
+        sizes_J1 = torch.tensor([0.0, *sizes]).unsqueeze(1)
+        sums_J = torch.zeros(len(sizes), dtype=torch.float64)
+        for rows in rows_B.split(CHUNK):
+            logits_BK, slopes_BK = (self._gather(rows) @ both_2KD.t()).split(self.outputs, dim=1)
+            logits_BJK = logits_BK.unsqueeze(1) - sizes_J1 * slopes_BK.unsqueeze(1)
+            losses_BJ = self.model.losses(logits_BJK, self._labels_n.index_select(0, rows))
+            real_B1 = self._squares_n1.index_select(0, rows) > 0
+            sums_J += terms(losses_BJ[:, :1], losses_BJ[:, 1:]).masked_fill(~real_B1, 0.0).sum(dim=0, dtype=torch.float64)
+        return sums_J
 
     def _gather(self, rows_B: Tensor) -> Tensor:
         chunk_BD = self._chunk_BD[: len(rows_B)]
         if self._raw_BD is None:
             return torch.index_select(self._store_nD, 0, rows_B, out=chunk_BD)
         return chunk_BD.copy_(torch.index_select(self._store_nD, 0, rows_B, out=self._raw_BD[: len(rows_B)]))
-
-    def _without_nonfinite_(self, residual_BC: Tensor, norms_B1: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
-        """Factors [B] with 0 for the records whose norm is not finite. Zeroes their residuals too: 0 times NaN is NaN."""
-        wrong_B = ~norms_B1.isfinite().squeeze(1)
-        self.nonfinite += int(wrong_B.sum())
-        residual_BC[wrong_B] = 0.0
-        return factors(norms_B1).masked_fill(wrong_B, 0.0)
 
 
 class LinearBatch:
@@ -116,13 +167,27 @@ class LinearBatch:
     def __init__(self, problem: LinearProblem, rows_B: Tensor) -> None:
         self._problem, self._rows_B = problem, rows_B
 
-    def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
+    def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor], *, by_layer: bool = False) -> Tensor:
         """Sum of factor times gradient, a new [P], in chunks of 1,024 rows; `factors` sees squared norms [chunk, 1].
 
+        by_layer: `factors` sees squared norms [chunk, 2], of weights and of biases, and gives a factor for each.
         Sensitivity (zero-out): that of the policy behind `factors`. A null record's term is zero; so is the term of a record
         whose squared norm is not finite in float32 (a norm beyond 1.8e19 included).
         """
-        return self._problem.clipped_sum(self._rows_B, params_P, factors)
+        return self._problem.clipped_sum(self._rows_B, params_P, factors, by_layer)[0]
+
+    def sum_and_count(
+        self, params_P: Tensor, factors: Callable[[Tensor], Tensor], counted: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, float]:
+        """`sum`, and the sum of `counted` over the records that are neither null nor left out."""
+        return self._problem.clipped_sum(self._rows_B, params_P, factors, False, counted)
+
+    def losses_along(self, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
+        """Sums [J] of terms of the losses here [chunk, 1] and at each size along the direction [chunk, J]; null records add 0.
+
+        A loss may be infinite or NaN where parameters are huge: what it counts as is for `terms` to say.
+        """
+        return self._problem.losses_along(self._rows_B, params_P, direction_P, sizes, terms)
 
 
 def evaluate(model: Linear, params_P: Tensor, table: Table, rows: np.ndarray) -> int:

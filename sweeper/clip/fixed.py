@@ -6,17 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sweeper import checks
+from sweeper.clip.base import MARGIN, ClipPolicy
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Norms reach the policy in float32, off by up to about 1e-6 of themselves (sums over 10 to 1,000 logits, roots, products).
-# Aiming this much lower keeps the clipped norm at or below clip_norm; the noise is still scaled to clip_norm.
-_MARGIN = 2.0**-19
-
 
 @dataclass(frozen=True, kw_only=True)
-class FixedClip:
+class FixedClip(ClipPolicy):
     """Flat clipping: g * min(1, clip_norm / ||g||), the norm taken over all layers together.
 
     Guarantee: one record's term has norm at most clip_norm, floating-point rounding of the factor included.
@@ -39,5 +36,10 @@ class FixedClip:
 
     def factors(self, squared_norms_BL: Tensor) -> Tensor:
         """Factors [B] in [0, 1]."""
-        norms_B = squared_norms_BL.sum(dim=1).sqrt_()
-        return norms_B.reciprocal_().mul_(self.clip_norm * (1.0 - _MARGIN)).clamp_(max=1.0).nan_to_num_(nan=0.0)
+        return flat_factors(squared_norms_BL, self.clip_norm)
+
+
+def flat_factors(squared_norms_BL: Tensor, clip_norm: float) -> Tensor:
+    """min(1, clip_norm / ||g||) for each record, 0 where the norm is not finite."""
+    norms_B = squared_norms_BL.sum(dim=1).sqrt_()
+    return norms_B.reciprocal_().mul_(clip_norm * (1.0 - MARGIN)).clamp_(max=1.0).nan_to_num_(nan=0.0)

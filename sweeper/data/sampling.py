@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from sweeper import checks
 from sweeper.checks import FieldError
-from sweeper.privacy.events import REPLACE_ONE, ZERO_OUT, Event, FixedSizeSampled, Gaussian, PoissonSubsampled
+from sweeper.privacy.events import REPLACE_ONE, ZERO_OUT, Event, FixedSizeSampled, PoissonSubsampled
 
 if TYPE_CHECKING:
     import numpy
@@ -40,7 +40,7 @@ class PoissonSampler:
         size = generator.binomial(self.rows, self.sampling_probability)
         return generator.choice(self.rows, size=size, replace=False, shuffle=False)
 
-    def event(self, event: Gaussian) -> Event:
+    def event(self, event: Event) -> Event:
         """The event of applying `event` to one batch."""
         return PoissonSubsampled(sampling_probability=self.sampling_probability, event=event)
 
@@ -71,9 +71,9 @@ class FixedSizeSampler:
         """Distinct rows in [0, rows), int64, in no particular order."""
         return generator.choice(self.rows, size=self.batch_size, replace=False, shuffle=False)
 
-    def event(self, event: Gaussian) -> Event:
-        """The event of applying `event` to one batch."""
-        return FixedSizeSampled(self.rows, self.batch_size, event)
+    def event(self, event: Event) -> Event:
+        """The event of applying `event` to one batch. Only sums are priced there: another event is refused."""
+        return FixedSizeSampled(self.rows, self.batch_size, event)  # type: ignore[arg-type]
 
 
 Sampler = PoissonSampler | FixedSizeSampler

@@ -37,8 +37,10 @@ def trial_spec(
 
 def settings_of(trial: TrialSpec) -> dict[str, Any]:
     """Plain name -> value of the policies as built, for people who compare runs."""
-    base = replace(trial.step, schedule="constant", warmup=0.0) if hasattr(trial.step, "schedule") else trial.step
-    settings: dict[str, Any] = {"learning_rate": base.learning_rate_at(trial.clip, 0, trial.trainer.steps)}
+    settings: dict[str, Any] = {}
+    if hasattr(trial.step, "schedule") and trial.clip.known:
+        base = replace(trial.step, schedule="constant", warmup=0.0)
+        settings["learning_rate"] = base.learning_rate_at(trial.clip, 0, trial.trainer.steps)
     for policy in (trial.clip, trial.step):
         settings |= {f.name: getattr(policy, f.name) for f in fields(policy) if _plain(getattr(policy, f.name))}
     return settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sweeper.spec.protocols import Batch, Problem
@@ -33,6 +34,18 @@ class PartProblem:
 
     def batch(self, rows_B: Any) -> Batch:
         return self._whole.batch(rows_B[self._inside[rows_B]])
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return self._whole.layers
+
+    def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: Any = None) -> Tensor:
+        import numpy as np
+
+        return self._whole.lipschitz_sum(terms, np.flatnonzero(self._inside) if rows is None else rows[self._inside[rows]])
+
+    def penalty(self, params_P: Tensor) -> float:
+        return self._whole.penalty(params_P)
 
     def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
         self._whole.add_penalty_(gradient_P, params_P)

@@ -43,7 +43,8 @@ class Worker:
         if trial.part is not None:
             inside = secret_part(len(rows), trial.part.fraction, streams) ^ trial.part.rest
             problem, rows, share = PartProblem(problem, inside), rows[inside], trial.part.share
-        params_P, diagnostics = trial.trainer.fit(problem, trial.clip, trial.step, trial.noise_multiplier, streams, share=share)
+        fitted = trial.trainer.fit(problem, trial.clip, trial.step, trial.noise_multiplier, streams, share=share)
+        params_P = fitted.params_P
         trained = time.perf_counter()
         scored = share * len(self.data.train_rows)
         if trial.score.split == "holdout":
@@ -52,7 +53,7 @@ class Worker:
         correct = evaluate(trial.model, params_P, self.data.table, rows) if finite else 0
         noisy = correct + discrete_laplace(streams.bits(seeds.SCORE), trial.score.epsilon)
         sealed = {
-            **diagnostics,
+            **fitted.sealed,
             "correct": correct,
             "diverged": not finite,
             "seconds_training": trained - started,
@@ -60,7 +61,8 @@ class Worker:
         }
         released = {
             "score": noisy / scored if finite else None,
-            "settings": settings_of(trial),
+            "settings": settings_of(trial) | dict(fitted.chosen),
+            "trace": fitted.trace,
             "params": params_P.detach().to(torch.float32).contiguous().numpy().tobytes(),
         }
         return TrialResult(released=released, sealed=sealed)

@@ -1,11 +1,12 @@
-"""Linear models: binary logistic regression and softmax regression.
+"""Linear models: binary logistic regression, the support vector machine and softmax regression.
 
 params_P is a matrix [K, d + 1] row by row: K logits, d features, the bias in the last column.
-Shapes: B records, K logits, d features, P = K (d + 1) parameters.
+Shapes: B records, J models side by side, K logits, d features, P = K (d + 1) parameters.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -26,6 +27,7 @@ class Linear(ABC):
     """
 
     l2: float = 0.0
+    lipschitz: ClassVar[float] = 1.0  # bound on a residual's norm: a gradient is at most that times ||[x, 1]||
 
     def __post_init__(self) -> None:
         checks.non_negative(l2=self.l2)
@@ -40,6 +42,10 @@ class Linear(ABC):
 
         C is K, or more: a backend may pad with logits so low that their probability is 0.
         """
+
+    @abstractmethod
+    def losses(self, logits_BJK: Tensor, labels_B: Tensor) -> Tensor:
+        """Each record's loss [B, J] for J models' logits."""
 
     @abstractmethod
     def choose(self, logits_BK: Tensor) -> Tensor:
@@ -69,6 +75,7 @@ class Logistic(Linear):
     """Binary logistic regression: one logit, the log-odds of label 1."""
 
     kind: ClassVar[str] = "logistic"
+    binary: ClassVar[bool] = True
     example: ClassVar[str] = "{kind: logistic}"
 
     def outputs(self, description: Description) -> int:
@@ -76,6 +83,12 @@ class Logistic(Linear):
 
     def residual_(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
         return logits_BC.sigmoid_().sub_(labels_B.unsqueeze(1))
+
+    def losses(self, logits_BJK: Tensor, labels_B: Tensor) -> Tensor:
+        import torch
+
+        signs_B1 = 1.0 - 2.0 * labels_B.unsqueeze(1)
+        return torch.nn.functional.softplus(logits_BJK.squeeze(2) * signs_B1)
 
     def choose(self, logits_BK: Tensor) -> Tensor:
         return (logits_BK[:, 0] > 0).long()
@@ -86,6 +99,7 @@ class Softmax(Linear):
     """Softmax regression: one logit per class, cross-entropy loss."""
 
     kind: ClassVar[str] = "softmax"
+    lipschitz: ClassVar[float] = math.sqrt(2)  # probabilities less a unit vector (Das et al. 2023, appendix D)
     example: ClassVar[str] = "{kind: softmax, l2: 0.001}"
 
     def outputs(self, description: Description) -> int:
@@ -96,5 +110,43 @@ class Softmax(Linear):
         labels_B1 = labels_B.unsqueeze(1)
         return residual_BC.scatter_add_(1, labels_B1, residual_BC.new_full((1, 1), -1.0).expand_as(labels_B1))
 
+    def losses(self, logits_BJK: Tensor, labels_B: Tensor) -> Tensor:
+        chosen_BJ1 = logits_BJK.gather(2, labels_B[:, None, None].expand(-1, logits_BJK.shape[1], 1))
+        return logits_BJK.logsumexp(dim=2) - chosen_BJ1.squeeze(2)
+
     def choose(self, logits_BK: Tensor) -> Tensor:
         return logits_BK.argmax(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svm(Linear):
+    """Linear support vector machine: one logit z, Huber hinge loss of the margin m = z for label 1, -z for label 0.
+
+    The loss is 0 for m > 1 + h, 1 - m for m < 1 - h, and (1 + h - m)^2 / (4 h) between, so that it has a derivative everywhere,
+    of size at most 1 (Chapelle 2007; Chaudhuri, Monteleoni, Sarwate 2011).
+    """
+
+    smoothing: float = 0.5  # h
+    kind: ClassVar[str] = "svm"
+    binary: ClassVar[bool] = True
+    example: ClassVar[str] = "{kind: svm, l2: 0.001}"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.real(1e-3, 1.0, smoothing=self.smoothing)
+
+    def outputs(self, description: Description) -> int:
+        return 1
+
+    def residual_(self, logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+        signs_B1 = 2.0 * labels_B.unsqueeze(1) - 1.0
+        short_BC = logits_BC.mul_(signs_B1).neg_().add_(1.0 + self.smoothing)  # 1 + h - m
+        return short_BC.div_(2.0 * self.smoothing).clamp_(0.0, 1.0).mul_(-signs_B1)
+
+    def losses(self, logits_BJK: Tensor, labels_B: Tensor) -> Tensor:
+        short_BJ = (1.0 + self.smoothing) - logits_BJK.squeeze(2) * (2.0 * labels_B.unsqueeze(1) - 1.0)
+        curved_BJ = short_BJ.clamp(min=0.0).square().div_(4.0 * self.smoothing)
+        return curved_BJ.where(short_BJ <= 2.0 * self.smoothing, short_BJ - self.smoothing)
+
+    def choose(self, logits_BK: Tensor) -> Tensor:
+        return (logits_BK[:, 0] > 0).long()

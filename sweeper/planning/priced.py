@@ -77,7 +77,7 @@ class Plan:
             "chance_of_nothing": protocol.run_counts().nothing if isinstance(protocol, DrawnRuns) else 0.0,
             "sampling_probability": self.sampling_probability,
             "steps": self.spec.trainer.steps,
-            "batch_size": self.spec.trainer.batch_size,
+            "batch_size": self.spec.trainer.expected_batch(self.train_rows),
             "noise_multiplier": self.noise_multiplier,
             "calibrated": self.calibrated,
             "epsilon": _finite(self.guarantee.epsilon),
@@ -102,8 +102,9 @@ def plan(spec: SweepSpec, *, seeded: bool = False, noise_multiplier: float | Non
         protocol does not pay for.
     """
     train_rows, holdout_rows = split_sizes(spec.data)
-    if spec.trainer.batch_size > train_rows:
-        raise FieldError("trainer.batch_size", spec.trainer.batch_size, f"must be at most the {train_rows:,} training rows")
+    batch_size = spec.trainer.expected_batch(train_rows)
+    if batch_size > train_rows:
+        raise FieldError("trainer.batch_size", batch_size, f"must be at most the {train_rows:,} training rows")
     spec, choice = with_law_chosen(spec, train_rows)
     refuse_search(spec, train_rows)
     delta = spec.privacy.delta
@@ -119,7 +120,7 @@ def plan(spec: SweepSpec, *, seeded: bool = False, noise_multiplier: float | Non
         fingerprint=fingerprint(spec),
         train_rows=train_rows,
         holdout_rows=holdout_rows,
-        sampling_probability=spec.trainer.batch_size / train_rows,
+        sampling_probability=batch_size / train_rows,
         noise_multiplier=noise_multiplier,
         calibrated=spec.privacy.noise_multiplier is None,
         trial_event=one,

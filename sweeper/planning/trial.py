@@ -12,9 +12,10 @@ def trial_event(spec: SweepSpec, train_rows: int, noise_multiplier: float) -> Ev
     """The event of one trial: training and its score, on the same rows or on disjoint ones.
 
     Relation: the sampler's. The score is a count of right answers, which one record moves by at most 1, whether it vanishes or is
-    replaced: its noise is the same for both.
+    replaced: its noise is the same for both. Searched settings that change what is asked stand at their dearest value, which
+    dominates the others.
     """
-    training = spec.trainer.event(train_rows, noise_multiplier)
+    training = spec.trainer.event(train_rows, noise_multiplier, spec.space.clip.dearest(), spec.space.step.dearest())
     score: Event = DiscreteLaplace(spec.score.epsilon)
     if spec.trainer.relation == REPLACE_ONE:
         score = ReplaceOne(score)

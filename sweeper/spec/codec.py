@@ -57,8 +57,8 @@ def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
         parts["resources"] = inside("resources", lambda: read_record(Resources, top["resources"]))
     if parts["protocol"].kind == "public-proxy":
         proxy = inside("protocol", lambda: _source(parts["protocol"].proxy, resolve, "proxy")).description
-        if parts["model"].kind == "logistic" and proxy.classes != 2:
-            rule = f"has {proxy.classes} classes, and model logistic needs 2"
+        if getattr(parts["model"], "binary", False) and proxy.classes != 2:
+            rule = f"has {proxy.classes} classes, and model {parts['model'].kind} needs 2"
             raise FieldError("protocol.proxy", parts["protocol"].proxy, rule, "Name another table, or use model: {kind: softmax}.")
     return SweepSpec(name=as_text("name", top["name"]), **parts)
 

@@ -1,12 +1,16 @@
-"""The interfaces. Each has a contract suite under tests/contracts that every implementation runs."""
+"""The interfaces. Each has a contract suite under tests/contracts that every implementation runs.
+
+Shapes: B records of a chunk, L layers, P parameters, J candidates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    import numpy
     from torch import Tensor
 
     from sweeper.checks import FieldError
@@ -50,6 +54,18 @@ class DataSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The public numbers of one run: what a policy may know before it starts."""
+
+    rows: int  # training rows
+    batch_size: float  # expected batch; sums are divided by it
+    steps: int
+    parameters: int  # P
+    noise_multiplier: float  # of the gradient's sum, in units of its sensitivity
+    relation: str = "zero-out"
+
+
 class Model(Protocol):
     """A model family with its loss. Parameters are one flat float32 vector params_P."""
 
@@ -61,10 +77,16 @@ class Model(Protocol):
 
 
 class Clip(Protocol):
-    """Squared per-record norms [B, L layers] -> factors [B], and the sensitivity of the sum that they guarantee."""
+    """Squared per-record norms [B, L layers] -> factors, and the sensitivity of the sum that they guarantee.
+
+    A policy is frozen; one that moves while a run goes on gives the next policy. See sweeper/clip/base.py for each method.
+    """
 
     kind: ClassVar[str]
     searched: ClassVar[str]  # the field that `range:` or `value:` set
+    costs: ClassVar[Mapping[str, int]]  # field that changes the event -> 1: a larger value costs more, -1: less, 0: not ordered
+    by_layer: ClassVar[bool]  # wants norms per layer, and gives a factor for each
+    counts: ClassVar[bool]  # asks for a noisy count beside the sum
 
     @property
     def sensitivity(self) -> float:
@@ -72,28 +94,71 @@ class Clip(Protocol):
         ...
 
     def factors(self, squared_norms_BL: Tensor) -> Tensor: ...
+    def sum_event(self, noise_multiplier: float) -> Event: ...
+    def sum_noise(self, noise_multiplier: float) -> float: ...
+    def asks(self, rows: int, relation: str) -> Event | None: ...
+    def prepare(self, facts: Facts, problem: Problem, streams: Streams) -> Clip: ...
+    def at(self, step: int, steps: int) -> Clip: ...
+    def counted(self, squared_norms_BL: Tensor) -> Tensor: ...
+    def count_std(self, noise_multiplier: float) -> float: ...
+    def moved(self, mean_count: float) -> Clip: ...
+    def raised(self) -> Clip: ...
+
+
+@dataclass(kw_only=True)
+class Look:
+    """What a step policy may see at one iteration. The batch and its problem answer with sums only."""
+
+    clip: Clip
+    step: int
+    steps: int
+    noise_multiplier: float  # of the whole step: gradient and search together
+    divisor: float  # public, of sums over the batch
+    params_P: Tensor
+    gradient_P: Tensor  # noisy mean gradient, penalty included
+    direction_P: Tensor  # what is subtracted, times the step size
+    batch: Batch
+    problem: Problem
+    draws: numpy.random.Generator  # of the trial's search stream
 
 
 class Step(Protocol):
-    """The step size at iteration t."""
+    """The step size at an iteration. See sweeper/step/base.py for each method."""
 
     kind: ClassVar[str]
     searched: ClassVar[str]
+    costs: ClassVar[Mapping[str, int]]
+    searches: ClassVar[bool]  # asks each minibatch something
 
-    def learning_rate_at(self, clip: Clip, step: int, steps: int) -> float:
-        """The step size at step 0, ..., steps - 1. (Not `learning_rate`: that is a field of `fixed`.)"""
-        ...
+    def event(self, noise_multiplier: float) -> Event | None: ...
+    def gradient_noise(self, noise_multiplier: float) -> float: ...
+    def prepare(self, facts: Facts, clip: Clip) -> Step: ...
+    def size(self, look: Look) -> float: ...
 
 
 class Batch(Protocol):
-    """One trial, one minibatch: all that backends differ in. Nothing per-record leaves it."""
+    """One trial, one minibatch: all that backends differ in. Nothing per-record leaves it; null records add nothing to any sum."""
 
-    def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor]) -> Tensor:
+    def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor], *, by_layer: bool = False) -> Tensor:
         """Sum over the batch of factor times gradient, [P]. `factors` maps squared norms [B, L] to [B], once per chunk.
 
+        by_layer: L is the number of layers of the problem (else 1), and factors are [B, L], one for each layer's part.
         A record whose gradient is not finite contributes zero.
         """
         ...
+
+    def sum_and_count(
+        self, params_P: Tensor, factors: Callable[[Tensor], Tensor], counted: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, float]:
+        """`sum`, and the sum of a number per record, which `counted` makes of its squared norm."""
+        ...
+
+    def losses_along(self, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
+        """Sums [J] in float64 of `terms` over the batch: losses at params_P and at params_P - size * direction_P, no penalty."""
+        ...
+
+
+Terms = Callable[["Tensor", "Tensor"], "Tensor"]  # losses here [B, 1] and there [B, J] -> what is summed [B, J]
 
 
 class Problem(Protocol):
@@ -101,6 +166,11 @@ class Problem(Protocol):
 
     rows: int  # public number of training rows
     nonfinite: int  # terms left out so far because they were not finite; sealed
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """How many parameters each layer of `sum(by_layer=True)` has."""
+        ...
 
     def start(self, streams: Streams) -> Tensor:
         """Initial params_P."""
@@ -114,12 +184,31 @@ class Problem(Protocol):
         """Add the gradient of the model's penalty, which no data enters, in place."""
         ...
 
+    def penalty(self, params_P: Tensor) -> float:
+        """The model's penalty, which no data enters."""
+        ...
+
+    def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: Any = None) -> Tensor:
+        """Sum [J] in float64 over all training rows (or these) of terms [B, J] of their Lipschitz constants [B].
+
+        A record's constant bounds the norm of its gradient at every params_P. Null records add nothing.
+        """
+        ...
+
+
+class Fitted(NamedTuple):
+    """What a trainer gives back. `chosen` and `trace` are inside its price, `sealed` is not."""
+
+    params_P: Tensor
+    sealed: Mapping[str, Any]  # diagnostics
+    chosen: Mapping[str, float]  # settings that the run itself found: a clip norm, a step size
+    trace: Mapping[str, list[float]]  # at some steps, all at most MOST_TRACED: step, step size, clip norm, budget left
+
 
 class Trainer(Protocol):
     """One optimiser. Its event is known before any data is opened."""
 
     kind: ClassVar[str]
-    batch_size: int
     steps: int
 
     @property
@@ -127,14 +216,22 @@ class Trainer(Protocol):
         """The neighbour relation that its sampler is priced for."""
         ...
 
-    def event(self, rows: int, noise_multiplier: float) -> Event:
-        """All that `fit` asks of `rows` training rows."""
+    def expected_batch(self, rows: int) -> int:
+        """The public expected number of records in a batch; sums are divided by it."""
+        ...
+
+    def event(self, rows: int, noise_multiplier: float, clip: Any, step: Any) -> Event:
+        """All that `fit` asks of `rows` training rows, with policies at the dearest of their searched settings."""
+        ...
+
+    def faults(self, clip: Any, step: Any) -> Iterator[FieldError]:
+        """Why it does not run with these policies."""
         ...
 
     def fit(
         self, problem: Problem, clip: Any, step: Any, noise_multiplier: float, streams: Streams, *, share: float = 1.0
-    ) -> tuple[Tensor, Mapping[str, Any]]:
-        """(released params_P, sealed diagnostics). `share`: of the rows that the problem lets into a batch; public."""
+    ) -> Fitted:
+        """`share`: of the rows that the problem lets into a batch; public."""
         ...
 
 

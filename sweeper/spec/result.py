@@ -11,7 +11,8 @@ from typing import Any
 class TrialResult:
     """`released` is inside the trial's price; `sealed` is not, and stays with the curator.
 
-    released: {"score": float or None, "settings": {...}, "params": float32 bytes of params_P}. score None: the trial failed
+    released: {"score": float or None, "settings": {...}, "params": float32 bytes of params_P, "trace": name -> values at some
+    steps, all of them noisy or made of noisy ones}. score None: the trial failed
     or gave no finite score; it still counts as a run. sealed: diagnostics, a traceback, what was printed, seconds.
     """
 

@@ -92,7 +92,11 @@ class PolicySpace:
 
     def __post_init__(self) -> None:
         known = [f.name for f in fields(self.policy)]
+        costs = getattr(self.policy, "costs", {})
         for key in self.settings:
+            if costs.get(key) == 0 and isinstance(self.settings[key], (Range, Choices)):
+                rule = "cannot be searched: it changes what every trial asks of data, in a way that has no dearest value"
+                raise FieldError(key, checks.MISSING, rule, "Give it a value, or compare values as arms.")
             if key not in known:
                 raise FieldError(key, checks.MISSING, f"is not a field of {self.policy.kind}{checks.suggestion(key, known)}")
         object.__setattr__(self, "settings", dict(sorted(self.settings.items())))
@@ -114,6 +118,19 @@ class PolicySpace:
     def draw(self, uniforms: Iterator[float]) -> Any:
         """One policy, its searched fields drawn from the public law."""
         return self._build({key: domain.at(next(uniforms)) for key, domain in self.searched()})
+
+    def middle(self) -> Any:
+        """The policy with its searched fields in the middle of their domains."""
+        return self._build({key: domain.at(0.5) for key, domain in self.searched()})
+
+    def dearest(self, cheapest: bool = False) -> Any:
+        """The policy whose event costs most (or least) among all candidates; fields that change no event are in the middle."""
+        costs = getattr(self.policy, "costs", {})
+        chosen = {}
+        for key, domain in self.searched():
+            sign = costs.get(key, 0) * (-1 if cheapest else 1)
+            chosen[key] = domain.at(0.5) if sign == 0 else max(domain.ends(), key=lambda end, sign=sign: sign * end)  # type: ignore[misc]
+        return self._build(chosen)
 
     def build(self, chosen: Mapping[str, Any]) -> Any:
         """The policy with its searched fields set to `chosen`."""

@@ -156,9 +156,12 @@ class SweepSpec:
         if self.score.split == "holdout" and self.data.holdout == 0.0:
             yield FieldError("score.split", "holdout", "needs held-out rows, and data.holdout is 0", "Set data.holdout: 0.2.")
         classes = self.data.source.description.classes
-        if self.model.kind == "logistic" and classes != 2:
+        if getattr(self.model, "binary", False) and classes != 2:
             yield FieldError(
-                "model.kind", "logistic", f"needs 2 classes; {self.data.source.kind} has {classes}", "Use model: {kind: softmax}."
+                "model.kind",
+                self.model.kind,
+                f"needs 2 classes; {self.data.source.kind} has {classes}",
+                "Use model: {kind: softmax}.",
             )
         searched = [name for name, _ in self.space.searched()]
         if self.protocol.runs_one and searched:
@@ -187,9 +190,29 @@ class SweepSpec:
             )
         if self.trainer.steps > MOST_STEPS:
             yield FieldError("trainer.steps", self.trainer.steps, f"must be at most {MOST_STEPS:,}")
-        if self.trainer.batch_size > self.data.rows:
-            yield FieldError("trainer.batch_size", self.trainer.batch_size, f"must be at most the number of rows, {rows:,}")
+        if (batch_size := self.trainer.expected_batch(rows)) > rows:
+            yield FieldError("trainer.batch_size", batch_size, f"must be at most the number of rows, {rows:,}")
+        yield from self._policy_faults()
         yield from self.protocol.faults(self)
+
+    def _policy_faults(self) -> Iterator[FieldError]:
+        """Policies that this trainer, model or table does not go with."""
+        clip, step = self.space.clip.middle(), self.space.step.middle()
+        if clip.public_only and not self.data.public:
+            yield FieldError(
+                "space.clip.policy",
+                clip.kind,
+                "is refused: it is computed from the rows, and of private rows that is a release which nothing here pays for",
+                "Use policy: private-quantile, which is priced, or data.public: true for a benchmark.",
+            )
+        if clip.lipschitz and not hasattr(self.model, "lipschitz"):
+            yield FieldError(
+                "space.clip.policy",
+                clip.kind,
+                f"needs a bound on every record's gradient, and model {self.model.kind} has none",
+                "Use policy: adaptive-quantile, or normalise.",
+            )
+        yield from self.trainer.faults(clip, step)
 
     def _search_faults(self, searched: int) -> Iterator[FieldError]:
         """A search with a number of candidates of its own must be told by the protocol. (planning refuses what has no price.)"""

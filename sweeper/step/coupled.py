@@ -20,6 +20,8 @@ class CoupledStep(Scheduled):
 
     c: float
     kind: ClassVar[str] = "coupled"
+    removes: ClassVar[str] = "clip norm and step size are nearly one dimension"
+    scaled: ClassVar[bool] = True
     searched: ClassVar[str] = "c"
     example: ClassVar[str] = "{policy: coupled, range: [0.3, 10.0], scale: log}"
 

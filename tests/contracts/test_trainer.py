@@ -51,6 +51,10 @@ class Spy:
     def nonfinite(self) -> int:
         return self.inner.nonfinite
 
+    @property
+    def layers(self) -> tuple[int, ...]:
+        return self.inner.layers
+
     def start(self, streams: Streams) -> torch.Tensor:
         return self.inner.start(streams)
 
@@ -62,14 +66,14 @@ class Spy:
         self.batch_of = self.inner.batch(rows_B)
         return self
 
-    def sum(self, params_P: torch.Tensor, factors) -> torch.Tensor:
+    def sum(self, params_P: torch.Tensor, factors, *, by_layer: bool = False) -> torch.Tensor:
         self.params.append(params_P.clone())
-        return self.batch_of.sum(params_P, factors)
+        return self.batch_of.sum(params_P, factors, by_layer=by_layer)
 
 
 def fit(trainer, spied, *, noise_multiplier=1.0, trial=0, clip=CLIP, step=STEP):
-    params_P, sealed = trainer.fit(spied, clip, step, noise_multiplier, Streams(SECRET, trial))
-    return params_P, sealed
+    fitted = trainer.fit(spied, clip, step, noise_multiplier, Streams(SECRET, trial))
+    return fitted.params_P, fitted.sealed
 
 
 def reset(trainer, **changes):
@@ -112,13 +116,13 @@ def test_noise_keeps_its_scale_at_every_step_and_is_fresh(trainer):
 def test_the_event_is_what_the_run_does(trainer, rows, batch_size, steps):
     """Length of the ledger == steps taken; sampling probability and divisor come from public numbers alone."""
     changed = reset(trainer, batch_size=batch_size, steps=steps)
-    event = changed.event(rows, 1.1)
+    event = changed.event(rows, 1.1, CLIP, STEP)
     poisson, fixed = PoissonSubsampled(batch_size / rows, Gaussian(1.1)), FixedSizeSampled(rows, batch_size, Gaussian(1.1))
     assert event == Repeated({"poisson": poisson, "without-replacement": fixed}[trainer.sampling], steps)
     assert event.relation == changed.relation
     full, description = blobs(rows, 3, 2)
     spy, heard = Spy(problem(Logistic(), full, description)), []
-    _, sealed = changed.fit(spy, CLIP, STEP, 1.1, Streams(SECRET, 0), on_step=heard.append)
+    sealed = changed.fit(spy, CLIP, STEP, 1.1, Streams(SECRET, 0), on_step=heard.append).sealed
     assert len(spy.batches) == event.count == steps
     assert heard == list(range(1, steps + 1))
     assert sealed["mean_batch_size"] == pytest.approx(np.mean([len(b) for b in spy.batches]))
@@ -132,7 +136,7 @@ def test_the_event_is_what_the_run_does(trainer, rows, batch_size, steps):
 def test_no_row_count_or_batch_size_loses_a_step(trainer):
     for rows in range(1, 3000, 13):
         for batch_size in {1, rows // 3 or 1, rows}:
-            event = reset(trainer, batch_size=batch_size).event(rows, 1.0)
+            event = reset(trainer, batch_size=batch_size).event(rows, 1.0, CLIP, STEP)
             assert event.count == trainer.steps
             assert event.event == SAMPLERS[trainer.sampling](rows=rows, batch_size=batch_size).event(Gaussian(1.0))
 
@@ -190,11 +194,11 @@ def test_a_part_trains_as_the_same_table_without_the_other_rows(trainer, share):
     full, description = blobs(200, 6, 2)
     inside = np.random.default_rng(0).random(200) < share
     streams, whole = Streams(SECRET, 0), problem(Logistic(), full, description)
-    part_P, _ = trainer.fit(PartProblem(whole, inside), CLIP, STEP, 1.0, streams, share=share)
+    part_P = trainer.fit(PartProblem(whole, inside), CLIP, STEP, 1.0, streams, share=share).params_P
     hidden = problem(Logistic(), without(full, *np.flatnonzero(~inside)), description)
-    null_P, _ = trainer.fit(hidden, CLIP, STEP, 1.0, streams, share=share)
+    null_P = trainer.fit(hidden, CLIP, STEP, 1.0, streams, share=share).params_P
     assert torch.allclose(part_P, null_P, rtol=1e-4, atol=1e-6)
-    whole_P, _ = trainer.fit(hidden, CLIP, STEP, 1.0, streams)
+    whole_P = trainer.fit(hidden, CLIP, STEP, 1.0, streams).params_P
     assert not torch.allclose(part_P, whole_P, rtol=0.05)
     spy = Spy(whole)
     trainer.fit(PartProblem(spy, inside), CLIP, STEP, 1.0, streams, share=share)
@@ -275,4 +279,4 @@ def test_the_secret_stays_inside(trainer):
     _, sealed = fit(trainer, problem(Logistic(), full, description))
     assert isinstance(sealed, Mapping)
     assert SECRET.hex() not in repr(sealed)
-    assert all(isinstance(v, (int, float, str, type(None))) for v in sealed.values())
+    assert all(isinstance(v, (int, float, str, type(None), dict)) for v in sealed.values())

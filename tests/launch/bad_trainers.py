@@ -32,8 +32,8 @@ class Failing(DpSgd):
             sys.exit(f"exit {POISON}")
         if self.how == "raise":
             raise ValueError(f"raised {POISON}")
-        params_P, diagnostics = super().fit(problem, clip, step, noise_multiplier, streams, **more)
-        return params_P * float("inf"), diagnostics
+        fitted = super().fit(problem, clip, step, noise_multiplier, streams, **more)
+        return fitted._replace(params_P=fitted.params_P * float("inf"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from sweeper.launch.worker import Worker, guarded
 from sweeper.privacy.discrete_laplace import discrete_laplace
 from sweeper.privacy.release import Part
 from sweeper.seeds import SCORE, Streams, secret_from_seed
+from sweeper.spec.protocols import Fitted
 from sweeper.spec.sweep import ScoreSpec, TrialSpec
 
 SECRET = secret_from_seed("one trial")
@@ -56,7 +57,7 @@ def test_the_noise_on_the_score_is_discrete_laplace_of_the_stated_epsilon(adult:
         steps = 20
 
         def fit(self, problem: Any, *_: Any, **__: Any) -> Any:
-            return torch.zeros(problem.outputs * (adult.table.features.shape[1] + 1)), {}
+            return Fitted(torch.zeros(problem.outputs * (adult.table.features.shape[1] + 1)), {}, {}, {})
 
     some = OpenData(adult.spec, adult.table, adult.train_rows[:10], adult.holdout_rows[:50])
     worker, epsilon = Worker(some), 0.4
@@ -79,7 +80,7 @@ def law(epsilon: float, values: np.ndarray) -> np.ndarray:
 
 def test_what_is_released_and_what_is_sealed(adult: OpenData) -> None:
     result = Worker(adult).run(trial(), Streams(SECRET, 0))
-    assert set(result.released) == {"score", "settings", "params"}
+    assert set(result.released) == {"score", "settings", "params", "trace"}
     assert result.released["settings"] == {"learning_rate": 8.0, "clip_norm": 0.25, "c": 2.0, "schedule": "constant", "warmup": 0.0}
     assert {"correct", "diverged", "mean_batch_size", "nonfinite", "seconds_training"} <= set(result.sealed)
 

@@ -136,7 +136,10 @@ UNKNOWN = [
         edited("fixed, range: [0.05, 2.0], scale: log", "fixed, clip_norm: {rng: [1, 2]}"),
         "space.clip.clip_norm.rng is not one of value, values",
     ),
-    (edited("kind: logistic", "kind: logstic"), "model.kind = 'logstic' must be one of logistic, softmax; did you mean logistic?"),
+    (
+        edited("kind: logistic", "kind: logstic"),
+        "model.kind = 'logstic' must be one of logistic, softmax, svm; did you mean logistic?",
+    ),
     (edited("kind: dp-sgd", "kind: dpsgd"), "trainer.kind = 'dpsgd' must be one of dp-sgd; did you mean dp-sgd?"),
     (edited("source: adult", "source: adlt"), "data.source = 'adlt' must be one of adult, fashion-mnist; did you mean adult?"),
     (edited("policy: fixed", "policy: fixd"), "space.clip.policy = 'fixd' must be one of fixed; did you mean fixed?"),

@@ -57,7 +57,7 @@ def test_fit_is_the_textbook_loop(model, classes, momentum, average, fraction, k
     full, description = blobs(60, 7, classes)
     trainer = DpSgd(batch_size=12, steps=30, momentum=momentum, average=average, tail_fraction=fraction)
     built = LinearProblem(model=model, description=description, table=full, rows=np.arange(60))
-    found, sealed = trainer.fit(built, CLIP, STEP, SIGMA, STREAMS)
+    found, sealed, _, _ = trainer.fit(built, CLIP, STEP, SIGMA, STREAMS)
     expected = reference(trainer, model, full, description)[-kept:].mean(axis=0)
     assert np.linalg.norm(found.numpy() - expected) < 2e-5 * np.linalg.norm(expected)
     assert sealed["steps"] == 30
@@ -66,13 +66,14 @@ def test_fit_is_the_textbook_loop(model, classes, momentum, average, fraction, k
 def test_the_sealed_fraction_of_clipped_records():
     full, description = blobs(60, 7, 5)
     built = LinearProblem(model=Softmax(), description=description, table=full, rows=np.arange(60))
-    tight, loose = (DpSgd(batch_size=60, steps=1).fit(built, FixedClip(clip_norm=c), STEP, 0.0, STREAMS)[1] for c in (1e-3, 1e3))
+    trainer = DpSgd(batch_size=60, steps=1)
+    tight, loose = (trainer.fit(built, FixedClip(clip_norm=c), STEP, 0.0, STREAMS).sealed for c in (1e-3, 1e3))
     assert tight["clipped_fraction_last_step"] == 1.0
     assert loose["clipped_fraction_last_step"] == 0.0
 
 
 def test_the_event_survives_the_ledger():
-    event = DpSgd(batch_size=7, steps=11).event(1001, 1.3)
+    event = DpSgd(batch_size=7, steps=11).event(1001, 1.3, CLIP, STEP)
     assert event_from_dict(event.to_dict()) == event
 
 
@@ -103,4 +104,4 @@ def test_fields_are_checked(field, wrong):
 
 def test_a_batch_larger_than_the_table_is_refused_before_training():
     with pytest.raises(FieldError, match="batch_size"):
-        DpSgd(batch_size=10, steps=10).event(9, 1.0)
+        DpSgd(batch_size=10, steps=10).event(9, 1.0, CLIP, STEP)
