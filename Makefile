@@ -39,8 +39,8 @@ quickstart: $(VENV)/.installed ## install, price and run a sweep on Adult, show 
 	@echo; $(BIN)/sweeper plan $(QUICK); echo
 	@if $(BIN)/sweeper status adult-clip >/dev/null 2>&1; then $(BIN)/sweeper resume adult-clip; else $(BIN)/sweeper run $(QUICK); fi
 
-test: $(VENV)/.installed-test ## the whole test suite
-	@$(BIN)/python -m pytest
+test: $(VENV)/.installed-test ## the whole test suite, in two processes
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.installed-test ## ruff, mypy --strict on privacy and spec, import layers
 	@$(BIN)/ruff check .

@@ -16,6 +16,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jo
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOOR = ROOT / "tests" / "FLOOR"  # tests that a whole run must have collected: raise it with the suite, never lower it in silence
+PROGRAMS = {("tests", name) for name in ("e2e", "launch", "test_readme.py", "test_notebooks.py")}
 REASON = 12  # letters a stated reason has at least
 
 
@@ -44,6 +45,23 @@ def _a_home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             os.environ[name] = value
 
 
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Under xdist (`-n 2`): what starts Ray, servers or whole programs runs in one process, first, and the rest file by file."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    heavy = [item for item in items if _place(item).parts[:2] in PROGRAMS]
+    light = [item for item in items if _place(item).parts[:2] not in PROGRAMS]
+    for item in heavy:
+        item.add_marker(pytest.mark.xdist_group("programs"))
+    for item in light:
+        item.add_marker(pytest.mark.xdist_group(str(_place(item))))
+    items[:] = heavy + light
+
+
+def _place(item: pytest.Item) -> Path:
+    return item.path.relative_to(ROOT) if item.path.is_relative_to(ROOT) else item.path
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     whole = not session.config.option.keyword and not session.config.option.markexpr and session.config.args in ([], ["tests"])
     wanted = int(FLOOR.read_text()) if FLOOR.exists() else 0
@@ -54,6 +72,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None:  # a process of xdist: the one that collects the reports looks at them
+        return
     silent = [report for report in reporter.stats.get("skipped", []) if not _reason(report)]
     for report in silent:
         reporter.write_line(f"skipped without a stated reason: {report.nodeid}", red=True)

@@ -42,6 +42,19 @@ def test_a_suite_that_lost_tests_fails(tmp_path):
         assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == code
 
 
+def test_two_processes_keep_the_same_rules(tmp_path):
+    """`make test` runs the suite in two processes: a silent skip, or a suite that lost tests, fails there too."""
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tests / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "tests"]
+    bodies = {"def test_a():\n    assert True": ("1", True), "import pytest\ndef test_a():\n    pytest.skip('todo')": ("1", False)}
+    for body, (floor, passes) in [*bodies.items(), ("def test_a():\n    assert True", ("2", False))]:
+        (tests / "test_it.py").write_text(body)
+        (tests / "FLOOR").write_text(floor)
+        assert (subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0) is passes
+
+
 @pytest.mark.parametrize("family", ["clip", "step", "trainer"])
 def test_every_kind_has_a_row_in_its_contract_suite(family):
     suite = (ROOT / "tests" / "contracts" / f"test_{family}.py").read_text()
