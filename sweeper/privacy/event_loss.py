@@ -6,7 +6,8 @@ from functools import cache, lru_cache, singledispatch
 from itertools import product
 
 from sweeper.checks import FieldError
-from sweeper.privacy import exponential, loss, schedule, sparse_vector, subsampled
+from sweeper.privacy import bounds, exponential, loss, schedule, sparse_vector, subsampled
+from sweeper.privacy.bounds import RenyiBound, ZeroConcentrated
 from sweeper.privacy.combined import Composed, Disjoint, Repeated, ReplaceOne, SelectBest
 from sweeper.privacy.event import LEAST_NOISE, Event
 from sweeper.privacy.loss import LossPmf, PrivacyLoss
@@ -81,6 +82,16 @@ def _(event: DiscreteLaplace, interval: float, one_place: bool = False) -> Priva
 @_loss.register
 def _(event: ApproximateDp, interval: float, one_place: bool = False) -> PrivacyLoss:
     return exponential.approximate(event.epsilon, event.delta, interval)
+
+
+@_loss.register
+def _(event: RenyiBound, interval: float, one_place: bool = False) -> PrivacyLoss:
+    return bounds.renyi_bound(event.order, event.rho, interval)
+
+
+@_loss.register
+def _(event: ZeroConcentrated, interval: float, one_place: bool = False) -> PrivacyLoss:
+    return bounds.zero_concentrated(event.rho, interval)
 
 
 @_loss.register

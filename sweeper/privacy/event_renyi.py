@@ -7,6 +7,7 @@ from functools import singledispatch
 
 from sweeper.privacy import exponential, sparse_vector, subsampled
 from sweeper.privacy.amplification import amplified_renyi
+from sweeper.privacy.bounds import RenyiBound, ZeroConcentrated
 from sweeper.privacy.combined import Composed, Disjoint, Repeated, ReplaceOne, SelectBest
 from sweeper.privacy.convention import renyi_accountant
 from sweeper.privacy.event import Event
@@ -74,6 +75,19 @@ def _(event: ApproximateDp, order: float) -> Cost:
 
 
 @_cost.register
+def _(event: RenyiBound, order: float) -> Cost:
+    """Divergences do not fall with the order. Above the known one they may be infinite, but for the rarest losses."""
+    if event.rho == 0:
+        return 0.0, 0.0
+    return (event.rho, 0.0) if order <= event.order else _from_loss(event, order)
+
+
+@_cost.register
+def _(event: ZeroConcentrated, order: float) -> Cost:
+    return order * event.rho, 0.0
+
+
+@_cost.register
 def _(event: ExponentialMechanism, order: float) -> Cost:
     return _bounded_range(event.epsilon, order), 0.0
 
@@ -113,9 +127,10 @@ def _(event: PoissonSubsampled, order: float) -> Cost:
         return 0.0, 0.0
     if isinstance(event.event, Gaussian) and math.isfinite(theirs := _theirs(event, order)):
         return theirs, 0.0  # exact; their series for orders between whole ones may not converge
-    inner, lost = _cost(event.event, order)
+    _, lost = _cost(event.event, math.ceil(order))  # the highest order that the sum reads: none below leaves more out
     if lost == 0:  # curves of both directions: amplification.py shows that no factor is needed then
         return amplified_renyi(lambda a: _cost(event.event, a)[0], event.sampling_probability, order, tight=True), 0.0
+    inner, lost = _cost(event.event, order)
     amplified = _from_loss(event, order)
     return amplified if amplified[0] < inner else (inner, lost)  # or the batch is taken as always holding the record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sweeper.privacy.bounds import RenyiBound, ZeroConcentrated
 from sweeper.privacy.combined import NOTHING, Composed, Disjoint, Repeated, ReplaceOne, SelectBest, in_turn
 from sweeper.privacy.event import EVENTS, REPLACE_ONE, ZERO_OUT, Event
 from sweeper.privacy.event import read_event as event_from_dict
@@ -40,9 +41,11 @@ __all__ = [
     "PoissonSubsampled",
     "PrivateQuantile",
     "RandomPart",
+    "RenyiBound",
     "Repeated",
     "ReplaceOne",
     "SelectBest",
+    "ZeroConcentrated",
     "event_from_dict",
     "in_turn",
 ]

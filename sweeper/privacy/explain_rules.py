@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
+from sweeper.privacy.bounds import RenyiBound, ZeroConcentrated
 from sweeper.privacy.combined import Composed, Disjoint, Repeated, ReplaceOne, SelectBest
 from sweeper.privacy.event import Event
 from sweeper.privacy.mechanisms import (
@@ -217,3 +218,21 @@ def _n(value: float) -> str:
 def _law(law: dict[str, Any]) -> str:
     values = ", ".join(f"{key.replace('_', ' ')} {_n(value)}" for key, value in law.items() if isinstance(value, (int, float)))
     return f"{law['law']} ({values})"
+
+
+@rule.register
+def _(event: RenyiBound, refer: Refer) -> Rule:
+    return Rule(
+        title=f"a run held to a Renyi divergence of {_n(event.rho)} at order {_n(event.order)}",
+        theorem="the largest profile of pairs whose divergence of that order is at most rho in both directions",
+        source="sweeper/privacy/bounds.py; Canonne, Kamath, Steinke 2020, Proposition 12; Asoodeh et al. 2021",
+    )
+
+
+@rule.register
+def _(event: ZeroConcentrated, refer: Refer) -> Rule:
+    return Rule(
+        title=f"a run held to a zCDP cost of rho {_n(event.rho)}",
+        theorem="Renyi divergence at most a rho at every order a: the largest convex profile below those of many orders",
+        source="sweeper/privacy/bounds.py; Bun and Steinke 2016",
+    )

@@ -3,10 +3,17 @@
 Every rule is an equality of guarantees: Gaussians on the same records (the same batch) are one Gaussian; repeats multiply; a
 Poisson batch of a Poisson batch is one; a batch of all rows is the table; what releases nothing is dropped. Equal events in a list
 become a repeat only where a record's part of the table cannot differ between the copies, which a list cannot say.
+
+Renyi bounds at one order, and zCDP bounds, become one whose rho is their sum: composition is stated that way (Mironov 2017,
+Proposition 1), and the sum is never below theirs together. Its loss law is far tighter than that of the single laws composed.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+from sweeper.privacy.bounds import RenyiBound, ZeroConcentrated
 from sweeper.privacy.combined import NOTHING, Composed, Disjoint, Repeated, ReplaceOne, SelectBest
 from sweeper.privacy.event import Event
 from sweeper.privacy.mechanisms import AdaptiveQuantileStep, Gaussian, merged
@@ -45,6 +52,8 @@ def simplified(event: Event) -> Event:
     if isinstance(event, ReplaceOne):
         inner = simplified(event.event)
         return NOTHING if inner == NOTHING else ReplaceOne(inner)
+    if isinstance(event, (RenyiBound, ZeroConcentrated)) and event.rho == 0:
+        return NOTHING
     return event
 
 
@@ -59,7 +68,14 @@ def _repeated(event: Event, count: int) -> Event:
         return ReplaceOne(_repeated(event.event, count))
     if isinstance(event, Gaussian) and not event.unprotected:
         return Gaussian(event.noise_multiplier / count**0.5)
+    if isinstance(event, (RenyiBound, ZeroConcentrated)) and not event.unprotected:
+        return replace(event, rho=_up(event.rho * count))
     return Repeated(event, count)
+
+
+def _up(rho: float) -> float:
+    """No less than the exact sum or product that was rounded to rho."""
+    return rho * (1 + 1e-13)
 
 
 def _composed(events: list[Event]) -> Event:
@@ -70,6 +86,7 @@ def _composed(events: list[Event]) -> Event:
     if len(stated) > 1:
         flat = [event for event in flat if not isinstance(event, ReplaceOne)] + [ReplaceOne(_composed(stated))]
     gaussians = [event.noise_multiplier for event in flat if isinstance(event, Gaussian)]
+    flat = _bounds_added(flat)
     counts: dict[Event, int] = {}
     loose: list[Event] = []
     for event in flat:
@@ -83,6 +100,21 @@ def _composed(events: list[Event]) -> Event:
     kept = [Gaussian(merged(gaussians))] if gaussians else []
     result = [*kept, *(_repeated(base, count) for base, count in counts.items()), *loose]
     return result[0] if len(result) == 1 else Composed(tuple(result))
+
+
+def _bounds_added(events: list[Event]) -> list[Event]:
+    """Those of one kind and order as one, at the place of the first."""
+    sums: dict[object, list[float]] = {}
+    for event in events:
+        if isinstance(event, (RenyiBound, ZeroConcentrated)):
+            sums.setdefault(replace(event, rho=0.0), []).append(event.rho)
+    result: list[Event] = []
+    for event in events:
+        if not isinstance(event, (RenyiBound, ZeroConcentrated)):
+            result.append(event)
+        elif found := sums.pop(replace(event, rho=0.0), None):
+            result.append(event if len(found) == 1 else replace(event, rho=_up(math.fsum(found))))
+    return result
 
 
 def _has_parts(event: Event) -> bool:

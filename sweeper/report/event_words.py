@@ -74,6 +74,8 @@ _WORDS: dict[str, Callable[[Json], str]] = {
     "laplace": lambda e: f"one number with Laplace noise of {sig(e['noise_multiplier'], 4)} times its sensitivity",
     "discrete-laplace": _epsilon_of("a count with discrete Laplace noise"),
     "approximate-dp": lambda e: f"a mechanism of epsilon {sig(e['epsilon'], 4)}, delta {e['delta']:g}",
+    "renyi-bound": lambda e: f"a run held to a Renyi divergence of {sig(e['rho'], 4)} at order {sig(e['order'], 4)}",
+    "zcdp": lambda e: f"a run held to a zCDP cost of rho {sig(e['rho'], 4)}",
     "exponential-mechanism": _epsilon_of("a choice by the exponential mechanism"),
     "private-quantile": _epsilon_of("a quantile by the exponential mechanism"),
     "noisy-min": _epsilon_of("the smallest noisy loss"),

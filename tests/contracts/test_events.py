@@ -33,9 +33,11 @@ from sweeper.privacy.events import (
     PoissonSubsampled,
     PrivateQuantile,
     RandomPart,
+    RenyiBound,
     Repeated,
     ReplaceOne,
     SelectBest,
+    ZeroConcentrated,
     event_from_dict,
 )
 from sweeper.privacy.laws import TruncatedNegativeBinomial
@@ -104,6 +106,26 @@ ROWS = [
             *broken_epsilons(ApproximateDp),
             (lambda: ApproximateDp(0.3, 1.0), "delta"),
             (lambda: ApproximateDp(0.3, -0.1), "delta"),
+        ),
+    ),
+    Row(
+        event=RenyiBound(32.0, 0.3),
+        dearer=(RenyiBound(32.0, 0.4), RenyiBound(48.0, 0.5)),
+        broken=(
+            (lambda: RenyiBound(1.0, 0.3), "order"),
+            (lambda: RenyiBound(math.inf, 0.3), "finite"),
+            (lambda: RenyiBound(8.0, -0.1), "rho"),
+            (lambda: RenyiBound(8.0, math.nan), "finite"),
+            (lambda: RenyiBound(8.0, True), "number"),
+        ),
+    ),
+    Row(
+        event=ZeroConcentrated(0.05),
+        dearer=(ZeroConcentrated(0.06),),
+        broken=(
+            (lambda: ZeroConcentrated(-0.1), "rho"),
+            (lambda: ZeroConcentrated(math.inf), "finite"),
+            (lambda: ZeroConcentrated(math.nan), "finite"),
         ),
     ),
     Row(event=ExponentialMechanism(0.3), dearer=(ExponentialMechanism(0.4),), broken=broken_epsilons(ExponentialMechanism)),

@@ -14,6 +14,8 @@ SAID = [
     (e.Laplace(2.0), ["Laplace", "2"]),
     (e.DiscreteLaplace(0.1), ["discrete Laplace", "0.1"]),
     (e.ApproximateDp(0.5, 1e-6), ["0.5", "1e-06"]),
+    (e.RenyiBound(8.0, 0.35), ["Renyi", "0.35", "order 8"]),
+    (e.ZeroConcentrated(0.05), ["zCDP", "0.05"]),
     (e.ExponentialMechanism(0.3), ["exponential mechanism", "0.3"]),
     (e.PrivateQuantile(0.3), ["quantile", "0.3"]),
     (e.NoisyMin(0.4), ["smallest", "0.4"]),
