@@ -51,8 +51,9 @@ lint: $(VENV)/.installed-test ## ruff, mypy --strict on privacy and spec, import
 bench: $(VENV)/.installed-test ## speed, as ratios to peers in the same run
 	@$(BIN)/python tests/bench/bench.py
 
-acceptance: $(VENV)/.installed-test ## twenty quickstart sweeps and the accuracy figures of the README (about a minute)
+acceptance: $(VENV)/.installed-test ## accuracy figures: quickstart sweeps, and every policy beside a broken twin (about five minutes)
 	@$(BIN)/python tests/acceptance/acceptance.py
+	@$(BIN)/python tests/acceptance/policies.py
 
 clean: ## remove what make and the tools made; keeps .sweeper, where your results and your ledger are
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

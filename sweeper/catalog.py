@@ -17,22 +17,61 @@ from sweeper.spec.sweep import SweepSpec
 KINDS: dict[str, dict[str, str]] = {
     "clip": {
         "fixed": "sweeper.clip.fixed:FixedClip",
+        "percentile": "sweeper.clip.percentile:PercentileClip",
+        "private-quantile": "sweeper.clip.private_quantile:PrivateQuantileClip",
+        "adaptive-quantile": "sweeper.clip.adaptive_quantile:AdaptiveQuantileClip",
+        "normalise": "sweeper.clip.normalise:Normalise",
+        "decay": "sweeper.clip.decay:Decay",
+        "per-layer": "sweeper.clip.per_layer:PerLayerClip",
+        "heavy-tail": "sweeper.clip.heavy_tail:HeavyTailClip",
+        "none": "sweeper.clip.none:NoClip",
     },
     "step": {
         "fixed": "sweeper.step.fixed:FixedStep",
         "coupled": "sweeper.step.coupled:CoupledStep",
+        "theory": "sweeper.step.theory:TheoryStep",
+        "exponential-search": "sweeper.step.exponential_search:ExponentialSearch",
+        "backtracking": "sweeper.step.backtracking:Backtracking",
+        "noisy-min": "sweeper.step.noisy_min:NoisyMinSearch",
+        "none": "sweeper.step.none:NoStep",
     },
     "trainer": {
         "dp-sgd": "sweeper.trainers.dp_sgd:DpSgd",
+        "dp-adam": "sweeper.trainers.dp_adam:DpAdam",
+        "dp-nsgd": "sweeper.trainers.dp_nsgd:DpNsgd",
+        "dp-blsgd": "sweeper.trainers.blsgd:DpBlsgd",
+        "dp-blsgd-ac": "sweeper.trainers.blsgd:DpBlsgdAc",
+        "dp-blgd": "sweeper.trainers.blsgd:DpBlgd",
+        "dp-agd": "sweeper.trainers.dp_agd:DpAgd",
+        "output-perturbation-sgd": "sweeper.trainers.output_perturbation_sgd:OutputPerturbationSgd",
+        "output-perturbation-gd": "sweeper.trainers.output_perturbation_gd:OutputPerturbationGd",
+        "objective-perturbation": "sweeper.trainers.objective_perturbation:ObjectivePerturbation",
+        "privgene": "sweeper.trainers.privgene:PrivGene",
+        "majority": "sweeper.trainers.majority:Majority",
+        "non-private": "sweeper.trainers.non_private:NonPrivate",
     },
     "model": {
         "logistic": "sweeper.models.linear:Logistic",
         "softmax": "sweeper.models.linear:Softmax",
         "svm": "sweeper.models.linear:Svm",
+        "squared": "sweeper.models.linear:Squared",
+        "mlp": "sweeper.models.mlp:Mlp",
+        "convnet": "sweeper.models.convnet:ConvNet",
     },
     "data": {
         "adult": "sweeper.data.adult:Adult",
         "fashion-mnist": "sweeper.data.fashion_mnist:FashionMnist",
+        "sms-spam": "sweeper.data.sms_spam:SmsSpam",
+        "20newsgroups": "sweeper.data.newsgroups:Newsgroups",
+        "cifar-10": "sweeper.data.cifar:Cifar10",
+        "cifar-100": "sweeper.data.cifar:Cifar100",
+        "emnist": "sweeper.data.emnist:Emnist",
+        "emotion": "sweeper.data.tweets:Emotion",
+        "tweet-eval": "sweeper.data.tweets:TweetEval",
+        "csv": "sweeper.data.csv_file:CsvFile",
+        "parquet": "sweeper.data.parquet_file:ParquetFile",
+        "npz": "sweeper.data.npz_file:NpzFile",
+        "module": "sweeper.data.module_table:ModuleTable",
     },
     "protocol": {
         "select-best": "sweeper.privacy.release:SelectBestProtocol",
@@ -86,8 +125,15 @@ def _info(family: str, kind: str) -> KindInfo:
     summary = (cls.__doc__ or "").strip().splitlines()[0]
     own = {}
     for f in fields(cls):
-        own[f.name] = "required" if f.default is NO_DEFAULT and f.default_factory is NO_DEFAULT else repr(f.default)
+        own[f.name] = repr(f.default) if f.default is not NO_DEFAULT else "required"
+        if f.default_factory is not NO_DEFAULT:
+            own[f.name] = repr(f.default_factory())
     return KindInfo(family=family, kind=kind, summary=summary, example=f"{family}: {cls.example}", fields=own)
+
+
+def published() -> list[str]:
+    """The data sources that need no word from the user: published tables."""
+    return [row.kind for row in kinds("data") if "required" not in row.fields.values()]
 
 
 def sweep_from_dict(data: Mapping[str, Any]) -> SweepSpec:
@@ -101,11 +147,21 @@ def load_spec(path: str | Path) -> SweepSpec:
     Raises:
       RequestError: one line that starts with the file and names the field, its value and the rule.
     """
-    data = _read(Path(path))
+    data = _beside(Path(path), _read(Path(path)))
     try:
         return sweep_from_dict(data)
     except FieldError as error:
         raise RequestError(f"{path}: {_line(str(error))}") from None
+
+
+def _beside(path: Path, data: Any) -> Any:
+    """The sweep with a relative path of its data taken from the folder of the sweep's file."""
+    section = data.get("data") if isinstance(data, Mapping) else None
+    source = section.get("source") if isinstance(section, Mapping) else None
+    where = source.get("path") if isinstance(source, Mapping) else None
+    if not isinstance(where, str) or not where or where.startswith("~"):
+        return data
+    return {**data, "data": {**section, "source": {**source, "path": str(path.absolute().parent / where)}}}
 
 
 def _line(text: str, limit: int = 500) -> str:

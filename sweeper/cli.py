@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sweeper.checks import FieldError, RequestError
-from sweeper.commands import ledger, price, unseal
+from sweeper.commands import data, ledger, price, suggest, unseal
 from sweeper.commands.parts import Command, add_verb, print_json, whole
 
 
@@ -98,6 +98,11 @@ def _plan(args: argparse.Namespace) -> int:
     from sweeper.report.bill import plan_text
 
     spec = _named(args)
+    if args.suggest:
+        with _errors_name(args.file):
+            return suggest.run(spec, args)
+    if args.chance is not None:
+        raise RequestError("--chance belongs to --suggest. Leave it out, or add --suggest")
     with _errors_name(args.file):
         plan = service.plan(spec)
     budget = service.budget_for(plan)
@@ -165,12 +170,32 @@ def _finish(finished: Any, args: argparse.Namespace) -> int:
     if finished.best is None:
         print(f"sweep {name}: every released trial failed or diverged; the charge stands. Try smaller step sizes.", file=sys.stderr)
         return 1
+    arms = _of_arms(name) if finished.plan.arms else None
     if args.json:
-        print_json(finished.best.to_dict())
+        print_json(finished.best.to_dict() | ({"arms": _records(arms)} if arms is not None else {}))
         return 0
+    if arms is not None:
+        print(f"{_frame_text(arms)}\n")
     print(_best_text(finished.best, finished.plan.to_dict()))
-    print(f"next: sweeper ui     sweeper compare {name} --by clip     sweeper ledger")
+    print(f"next: sweeper ui     sweeper compare {name} --by {'arm' if arms is not None else 'clip'}     sweeper ledger")
     return 0
+
+
+def _of_arms(sweep: str) -> Any:
+    from sweeper import service
+
+    return service.compare(sweep, by="arm")
+
+
+def _records(frame: Any) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(frame.to_json(orient="records"))
+    return records
+
+
+def _frame_text(frame: Any) -> str:
+    from sweeper.report.tables import table
+
+    return table([str(c) for c in frame.columns], [[_cell(v) for v in row] for row in frame.itertuples(index=False)])
 
 
 def _best(args: argparse.Namespace) -> int:
@@ -195,6 +220,7 @@ def _best_text(best: Any, plan: dict[str, Any] | None) -> str:
     lines = [
         "   ".join(
             [
+                *([f"arm {best.arm}"] if best.arm else []),
                 *settings,
                 f"{best.metric} {best.score:.4f}{noise}",
                 f"epsilon {human_epsilon(best.epsilon)} at delta {best.delta:g}, {bill}",
@@ -202,7 +228,8 @@ def _best_text(best: Any, plan: dict[str, Any] | None) -> str:
         )
     ]
     if plan is not None and plan["protocol"] != "no-tuning":
-        lines.append(f"(a report of this run alone would say epsilon {plan['epsilon_one_trial']:.2f}, which is not the truth)")
+        alone = next((arm["epsilon_one_trial"] for arm in plan["arms"] if arm["name"] == best.arm), plan["epsilon_one_trial"])
+        lines.append(f"(a report of this run alone would say epsilon {human_epsilon(alone)}, which is not the truth)")
     if best.model_uri:
         lines.append(f'model: mlflow model "{best.model_uri}"     load: {best.load}')
     if best.ledger_head:
@@ -212,13 +239,12 @@ def _best_text(best: Any, plan: dict[str, Any] | None) -> str:
 
 def _compare(args: argparse.Namespace) -> int:
     from sweeper import service
-    from sweeper.report.tables import table
 
     frame, note = service.compare(args.sweep, by=args.by), service.compare_note(args.sweep)
     if args.json:
-        print_json({"groups": json.loads(frame.to_json(orient="records")), "note": note})
+        print_json({"groups": _records(frame), "note": note})
         return 0
-    print(table([str(c) for c in frame.columns], [[_cell(v) for v in row] for row in frame.itertuples(index=False)]))
+    print(_frame_text(frame))
     if note:
         print(f"\n{note}")
     return 0
@@ -256,49 +282,8 @@ def _kinds(args: argparse.Namespace) -> int:
         if row.family != family:
             print(f"{'' if family is None else chr(10)}{row.family}")
             family = row.family
-        print(f"  {row.kind:<14} {row.summary}")
-        print(f"  {'':<14}   {row.example}")
-    return 0
-
-
-def _data_list(args: argparse.Namespace) -> int:
-    from sweeper import service
-    from sweeper.report.tables import table
-
-    rows = service.data_sets()
-    if args.json:
-        print_json(rows)
-    else:
-        print(table(list(rows[0]), [[_yes(v) for v in row.values()] for row in rows]))
-    return 0
-
-
-def _yes(value: Any) -> Any:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-
-
-def _data_fetch(args: argparse.Namespace) -> int:
-    from sweeper import service
-
-    files = service.fetch(args.source)
-    if args.json:
-        print_json({"files": files})
-    else:
-        print(f"{args.source}: {len(files)} files, hashes verified")
-    return 0
-
-
-def _data_show(args: argparse.Namespace) -> int:
-    from sweeper import service
-    from sweeper.report.tables import table
-
-    facts = service.show(args.source)
-    if args.json:
-        print_json(facts)
-        return 0
-    print(f"{facts['kind']}: n = {facts['rows']:,}, {facts['features']} features, {facts['classes']} classes")
-    print(f"stated by {facts['stated_by']}; nothing here was read from the rows\n")
-    print(table(["column", "features", "declared"], [list(c.values()) for c in facts["columns"]]))
+        print(f"  {row.kind:<18} {row.summary}")
+        print(f"  {'':<18}   {row.example}")
     return 0
 
 
@@ -368,7 +353,13 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     for name, command, summary, example in (
-        ("plan", _plan, "price a sweep; opens no data", "sweeper plan jobs/adult_logistic_clip.yaml --json"),
+        (
+            "plan",
+            _plan,
+            "price a sweep; opens no data",
+            "sweeper plan jobs/adult_logistic_clip.yaml --json\n"
+            "  sweeper plan jobs/adult_logistic_clip.yaml --suggest     # what to search, couple or infer at its epsilon",
+        ),
         ("run", _run, "reserve, run on Ray, release what is paid for", "sweeper run jobs/adult_logistic_clip.yaml"),
     ):
         verb = add_verb(verbs, name, command, summary, example)
@@ -376,12 +367,13 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--name", help="run under this name instead of the file's")
         if name == "plan":
             verb.add_argument("--reserve", action="store_true", help="charge the price now; prints an id for run --reservation")
+            suggest.add_flags(verb)
         else:
             verb.add_argument("--reservation", metavar="ID", help="pay with what plan --reserve has reserved")
     _namedadd_verb(verbs, "resume", _resume, "run what a sweep left unsettled, nothing twice", "sweeper resume adult-clip")
     _namedadd_verb(verbs, "best", _best, "the best released setting with its whole bill", "sweeper best adult-clip --json")
     compare = _namedadd_verb(verbs, "compare", _compare, "released trials in groups", "sweeper compare adult-clip --by clip")
-    compare.add_argument("--by", default="clip", help="clip, step, trainer or protocol (default: clip)")
+    compare.add_argument("--by", help="clip, step, trainer, protocol or arm (default: arm where there are arms, else clip)")
     status = add_verb(verbs, "status", _status, "phase of each sweep; nothing sealed", "sweeper status adult-clip")
     status.add_argument("sweep", nargs="?", metavar="NAME")
     kinds = add_verb(verbs, "kinds", _kinds, "every kind with a line and an example", "sweeper kinds clip --json")
@@ -390,15 +382,7 @@ def _parser() -> argparse.ArgumentParser:
     price.add(verbs)
     ledger.add(verbs)
     unseal.add(verbs, _say)
-
-    data = verbs.add_parser("data", help="sources: list, fetch, show", description="Data sources.")
-    actions = data.add_subparsers(metavar="ACTION", required=True)
-    add_verb(actions, "list", _data_list, "the sources and whether their files are here", "sweeper data list")
-    for name, command, summary in (
-        ("fetch", _data_fetch, "fetch a source's files and check their hashes"),
-        ("show", _data_show, "what is public about a source"),
-    ):
-        add_verb(actions, name, command, summary, f"sweeper data {name} adult").add_argument("source", metavar="SOURCE")
+    data.add(verbs)
 
     ui = add_verb(verbs, "ui", _ui, "MLflow's pages on the right store", "sweeper ui --port 5001", machine=False)
     ui.add_argument("--port", type=whole, default=5000)

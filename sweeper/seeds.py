@@ -47,6 +47,11 @@ def secret_from_seed(seed: int | str) -> bytes:
     return _shake(SECRET_BYTES, b"seed", str(seed).encode())
 
 
+def of_arm(purpose: str, arm: str) -> str:
+    """A purpose of the sweep, for one arm alone: arms draw independently, which their joint price counts on."""
+    return f"{purpose}/{arm}" if arm else purpose
+
+
 @dataclass(frozen=True)
 class Streams:
     """The random streams of one trial, or of the sweep (trial -1). Equal keys replay equal bits."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
+    from sweeper.planning.suggest import Suggestion
     from sweeper.store.queries import Best
 
 
@@ -38,6 +39,18 @@ def spec_of(spec: SweepSpec | Mapping[str, Any] | str | Path) -> SweepSpec:
 def plan(spec: SweepSpec | Mapping[str, Any] | str | Path) -> Plan:
     """Price a sweep before any data is opened."""
     return planning.plan(spec_of(spec))
+
+
+def suggest(
+    spec: SweepSpec | Mapping[str, Any] | str | Path, *, chance: float | None = None, say: Callable[[int, int], None] | None = None
+) -> Suggestion:
+    """The ways to search a sweep's space at its total bill, priced. Opens no data.
+
+    `chance`: to draw a setting in the good part of the space (planning/good_part.py); default 0.8. `say`: hears (done, of all).
+    """
+    from sweeper.planning import suggest
+
+    return suggest.suggest(spec_of(spec), chance=suggest.CHANCE if chance is None else chance, say=say or suggest.nobody)
 
 
 def budget_for(plan: Plan, home: Home | None = None) -> dict[str, Any] | None:
@@ -110,8 +123,8 @@ def best(sweep: str, *, home: Home | None = None) -> Best:
     return queries.best(sweep, home)
 
 
-def compare(sweep: str, *, by: str = "clip", home: Home | None = None) -> pd.DataFrame:
-    """Released trials in groups."""
+def compare(sweep: str, *, by: str | None = None, home: Home | None = None) -> pd.DataFrame:
+    """Released trials in groups; of a sweep with arms, a row per arm, unless `by` says otherwise."""
     from sweeper.store import queries
 
     return queries.compare(sweep, by, home)
@@ -304,10 +317,10 @@ def set_budget(data_set: str, epsilon: float, delta: float, *, home: Home | None
 
 
 def data_sets(home: Home | None = None) -> list[dict[str, Any]]:
-    """The sources in the catalog and whether their files are here."""
+    """The published sources in the catalog and whether their files are here."""
     home = home or Home()
     rows = []
-    for kind in catalog.KINDS["data"]:
+    for kind in catalog.published():
         source = catalog.resolve("data", kind)()
         rows.append(
             {
@@ -334,13 +347,28 @@ def fetch(kind: str, *, home: Home | None = None) -> list[str]:
     return files
 
 
+def split(file: str | Path, *, home: Home | None = None) -> dict[str, Any]:
+    """How many rows of a sweep's table train and how many are held out. Of a table with ids the ids are read, and nothing else."""
+    from sweeper.data.split import held_out_ids, split_sizes
+
+    data = spec_of(file).data
+    if not (data.source.description.ids and data.holdout):
+        train, held = split_sizes(data)
+        return {"train_rows": train, "holdout_rows": held, "n_holdout": None}
+    held = int(held_out_ids(data, data.source.ids(str((home or Home()).cache))).sum())
+    return {"train_rows": data.rows - held, "holdout_rows": held, "n_holdout": held}
+
+
 def show(kind: str) -> dict[str, Any]:
-    """What is public about a source: its description and its columns with their declared ranges and words."""
+    """What is public about a source: its description and its columns with their declared ranges and words.
+
+    `kind`: of a published source, or the file of a sweep.
+    """
     source = _source(kind)
     description = source.description
-    columns = [{"name": c.name, "features": c.width, "declared": c.summary} for c in source.columns]
+    columns = [{"name": c.name, "features": c.width, "declared": c.summary} for c in getattr(source, "columns", ())]
     facts = {name: getattr(description, name) for name in ("rows", "features", "classes", "test_rows", "stated_by")}
-    return {"kind": kind, **facts, "columns": columns}
+    return {"kind": source.kind, **facts, "columns": columns}
 
 
 def ui(port: int, *, home: Home | None = None) -> tuple[list[str], dict[str, str]]:
@@ -354,10 +382,14 @@ def ui(port: int, *, home: Home | None = None) -> tuple[list[str], dict[str, str
 
 
 def _source(kind: str) -> Any:
-    try:
-        return catalog.resolve("data", kind)()
-    except FieldError as error:
-        raise FieldError("data source", error.value, error.rule, error.hint) from None
+    """A published source by its kind, or that of a sweep's file."""
+    if kind.endswith((".yaml", ".yml")):
+        return catalog.load_spec(kind).data.source
+    names = catalog.published()
+    if kind not in names:
+        rule = f"must be one of {', '.join(names)}, or the file of a sweep{checks.suggestion(kind, names)}"
+        raise FieldError("data source", kind, rule)
+    return catalog.resolve("data", kind)()
 
 
 def _who() -> str:

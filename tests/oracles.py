@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
@@ -35,6 +37,11 @@ def gradients(kind: str, params_P: np.ndarray, features_Bd: np.ndarray, labels_B
         logits_K = weights_KD @ extended_D
         if kind == "logistic":
             residual_K = 1 / (1 + np.exp(-logits_K)) - label
+        elif kind == "svm":
+            sign = 2.0 * label - 1.0
+            residual_K = np.where(sign * logits_K > 1.5, 0.0, np.where(sign * logits_K < 0.5, -1.0, sign * logits_K - 1.5)) * sign
+        elif kind == "squared":
+            residual_K = logits_K - (2.0 * label - 1.0)
         else:
             chances_K = np.exp(logits_K - logits_K.max())
             residual_K = chances_K / chances_K.sum() - (np.arange(len(logits_K)) == label)
@@ -42,7 +49,40 @@ def gradients(kind: str, params_P: np.ndarray, features_Bd: np.ndarray, labels_B
     return np.array(rows)
 
 
+def losses(kind: str, params_P: np.ndarray, features_Bd: np.ndarray, labels_B: np.ndarray) -> np.ndarray:
+    """Per-record losses [B] of a linear model in float64, one record at a time. The svm's is smooth for margins of 0.5 to 1.5."""
+    found = []
+    for x, label in zip(features_Bd.astype(np.float64), labels_B, strict=True):
+        logits_K = params_P.astype(np.float64).reshape(-1, len(x) + 1) @ np.append(x, 1.0)
+        if kind == "logistic":
+            found.append(np.logaddexp(0.0, -logits_K[0] if label else logits_K[0]))
+        elif kind == "svm":
+            margin = logits_K[0] if label else -logits_K[0]
+            found.append(0.0 if margin > 1.5 else 1.0 - margin if margin < 0.5 else (1.5 - margin) ** 2 / 2)
+        elif kind == "squared":
+            found.append((logits_K[0] - (1.0 if label else -1.0)) ** 2 / 2)
+        else:
+            found.append(np.logaddexp.reduce(logits_K) - logits_K[label])
+    return np.array(found)
+
+
 def clipped(gradients_BP: np.ndarray, clip_norm: float) -> np.ndarray:
     """Every row scaled down to at most this norm."""
     norms_B = np.linalg.norm(gradients_BP, axis=1)
-    return gradients_BP * np.minimum(1.0, clip_norm / np.maximum(norms_B, 1e-300))[:, None]
+    return gradients_BP * (clip_norm / np.maximum(norms_B, clip_norm))[:, None]
+
+
+def stopping_law(scores_J: np.ndarray, threshold_law: Any, query_law: Any) -> np.ndarray:
+    """[J + 1]: P[score j is the first that, with noise, reaches the noisy threshold], and P[none does]; laws of scipy.stats.
+
+    By the trapezoid rule over the threshold, far into both tails.
+    """
+    ends = threshold_law.ppf([1e-13, 1 - 1e-13])
+    at = np.linspace(ends[0], ends[1], 400_001)
+    passes_J = np.array([query_law.sf(at - score) for score in scores_J])
+    still = np.ones_like(at)
+    found = []
+    for passes in passes_J:
+        found.append(still * passes)
+        still = still * (1 - passes)
+    return np.array([np.trapezoid(threshold_law.pdf(at) * part, at) for part in [*found, still]])

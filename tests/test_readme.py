@@ -72,9 +72,11 @@ def test_the_other_make_targets_exist():
 
 
 def test_the_sweep_it_shows_is_a_sweep(tmp_path):
-    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.S)
+    block, arms = re.findall(r"```yaml\n(.*?)```", README, re.S)
     (tmp_path / "sweep.yaml").write_text(block)
     assert load_spec(tmp_path / "sweep.yaml").name == "my-sweep"
+    (tmp_path / "arms.yaml").write_text(block[: block.index("space:")] + arms)  # arms stand in the place of the space
+    assert list(load_spec(tmp_path / "arms.yaml").arms) == ["tuned", "quantile"]
 
 
 def test_every_job_is_a_sweep():

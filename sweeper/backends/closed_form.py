@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sweeper.data.table import Table
 from sweeper.models.linear import Linear
+from sweeper.spec.curvature import SLACK, Curvature
 from sweeper.spec.protocols import Description, Terms
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 CHUNK = 1024  # rows per chunk. Public and fixed: another size would sum in another order and change the last bits
 _LOAD = 4096  # rows per copy while a table is read
 _PADDED = 16  # 10 logits in a matrix of 16 columns take 0.16 ms where 10 columns take 0.23
+_MOST_SQUARES = 3e38  # of a record, in float32, so that the squares of its parts are finite too however they are added up
 _NEVER = -1e38  # a padding column's logit: its probability, so its residual, is 0
 
 
@@ -35,7 +37,8 @@ class LinearProblem:
     """A linear model on the training rows of a table. Holds its own copy of them: float32, or one byte a feature if `pixels`.
 
     A null record is a row of zeros, bias column included, so that its term is exactly zero. A record with a feature that is not
-    finite, or with ||[x, 1]||^2 beyond float32, is stored as zeros too, and its norm as NaN, so that it is counted when drawn.
+    finite, with ||[x, 1]||^2 at the end of float32, or with ||[x, 1]|| beyond the public bound where the description states one,
+    is stored as zeros too, and its norm as NaN, to be counted when drawn.
     Scratch space is shared: one problem serves one trial at a time, any number of trials in turn.
     """
 
@@ -44,7 +47,12 @@ class LinearProblem:
         self.model, self.rows, self.nonfinite = model, len(rows), 0
         self.outputs, width = model.outputs(description), description.features
         one = 255 if pixels else 1
-        self._unit = 1 / one  # what a stored 1 stands for
+        self._description, bound = description, description.norm_bound
+        scaled = model.scale is not None and bound is not None
+        self._length = bound if scaled and bound is not None else 1.0  # what rows, their 1 included, are divided by
+        self._unit = 1 / one / self._length  # what a stored 1 stands for
+        self._lost = self.outputs * 2.0**-126  # squares of tiny residuals are 0 in float32: beside huge features they must not be
+        most = _MOST_SQUARES if bound is None else min(_MOST_SQUARES, (bound * (1 + SLACK)) ** 2)
         store_nD = np.empty((self.rows, width + 1), np.uint8 if pixels else np.float32)
         squares_n1 = np.empty((self.rows, 1), np.float32)
         labels_n = np.empty(self.rows, np.int64)
@@ -58,9 +66,9 @@ class LinearProblem:
             store_nD[here, width] = one
             with np.errstate(over="ignore"):
                 squares_B = (np.square(store_nD[here], dtype=np.float64).sum(axis=1) / one**2).astype(np.float32)
-            finite_B &= np.isfinite(squares_B)
+            finite_B &= squares_B < most
             store_nD[here][~(valid_B & finite_B)] = 0
-            squares_n1[here, 0] = np.where(valid_B, np.where(finite_B, squares_B, np.nan), 0.0)
+            squares_n1[here, 0] = np.where(valid_B, np.where(finite_B, squares_B / self._length**2, np.nan), 0.0)
             labels_n[here] = np.where(valid_B, labels_B, 0)
         self._store_nD, self._squares_n1, self._labels_n = map(torch.from_numpy, (store_nD, squares_n1, labels_n))
         self._raw_BD = torch.empty((CHUNK, width + 1), dtype=torch.uint8) if pixels else None
@@ -78,8 +86,26 @@ class LinearProblem:
     def layers(self) -> tuple[int, ...]:
         return self.outputs * (self._weights_CD.shape[1] - 1), self.outputs
 
+    @property
+    def curvature(self) -> Curvature | None:
+        return self.model.curvature(self._description.norm_bound)
+
     def batch(self, rows_B: np.ndarray) -> LinearBatch:
         return LinearBatch(self, torch.from_numpy(rows_B))
+
+    def label_counts(self, rows: np.ndarray | None = None) -> Tensor:
+        """Rows with each label [classes]; broken ones are counted as left out."""
+        squares_n, labels_n = self._squares_n1.squeeze(1), self._labels_n
+        if rows is not None:
+            squares_n, labels_n = squares_n[torch.from_numpy(rows)], labels_n[torch.from_numpy(rows)]
+        self.nonfinite += int(squares_n.isnan().sum())
+        return torch.bincount(labels_n[squares_n > 0], minlength=self._description.classes)
+
+    def constant(self, label: int) -> Tensor:
+        return self.model.constant(label, self._description)
+
+    def released(self, params_P: Tensor) -> Tensor:
+        return params_P / self._length if self._length != 1.0 else params_P
 
     def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: np.ndarray | None = None) -> Tensor:
         """Sum [J] of terms [B, J] of the constants ||[x, 1]|| (softmax: times root 2) over all rows, or these."""
@@ -90,14 +116,16 @@ class LinearProblem:
         return torch.stack(summed).sum(dim=0) if summed else terms(constants_n).double().sum(dim=0)
 
     def penalty(self, params_P: Tensor) -> float:
-        """l2 / 2 times the squared norm of the weights."""
-        weights_KD = params_P.view(-1, self._weights_CD.shape[1])
-        return 0.5 * self.model.l2 * float(weights_KD[:, :-1].double().square().sum()) if self.model.l2 else 0.0
+        """l2 / 2 times the squared norm of the weights, or of all parameters."""
+        return 0.5 * self.model.l2 * float(self._penalised(params_P).double().square().sum()) if self.model.l2 else 0.0
 
     def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
         if self.model.l2:
-            width = self._weights_CD.shape[1]
-            gradient_P.view(-1, width)[:, :-1].add_(params_P.view(-1, width)[:, :-1], alpha=self.model.l2)
+            self._penalised(gradient_P).add_(self._penalised(params_P), alpha=self.model.l2)
+
+    def _penalised(self, vector_P: Tensor) -> Tensor:
+        vector_KD = vector_P.view(-1, self._weights_CD.shape[1])
+        return vector_KD if self.model.penalise_bias else vector_KD[:, :-1]
 
     def clipped_sum(
         self,
@@ -116,7 +144,7 @@ class LinearProblem:
             logits_BC = torch.mm(chunk_BD, self._weights_CD.t(), out=self._logits_BC[: len(rows)])
             residual_BC = self.model.residual_(logits_BC, self._labels_n.index_select(0, rows))
             squares_B1 = self._squares_n1.index_select(0, rows)
-            norms_BL = residual_BC.square().sum(dim=1, keepdim=True).mul_(squares_B1)
+            norms_BL = residual_BC.square().sum(dim=1, keepdim=True).add_(self._lost).mul_(squares_B1)
             if not math.isfinite(norms_BL.sum()):
                 wrong_B = ~norms_BL.isfinite().squeeze(1)
                 self.nonfinite += int(wrong_B.sum())
@@ -133,23 +161,35 @@ class LinearProblem:
     def _add_by_layer_(self, sum_KD: Tensor, residual_BC: Tensor, chunk_BD: Tensor, factors: Callable[[Tensor], Tensor]) -> None:
         """Add the sums of weights and of biases, each with its own factor. A bias is stored as 1 / unit, in a null row as 0."""
         features_BD, bias_B1 = chunk_BD[:, :-1], chunk_BD[:, -1:]
-        squares_B1 = residual_BC.square().sum(dim=1, keepdim=True)
+        squares_B1 = residual_BC.square().sum(dim=1, keepdim=True).add_(self._lost)
         of_weights_B1 = features_BD.square().sum(dim=1, keepdim=True).mul_(self._unit**2)
-        norms_B2 = torch.cat((squares_B1 * of_weights_B1, squares_B1 * (bias_B1 > 0)), dim=1)
+        norms_B2 = torch.cat((squares_B1 * of_weights_B1, squares_B1 * (bias_B1 > 0) / self._length**2), dim=1)
         factors_B2 = factors(norms_B2)
         residual_BK = residual_BC[:, : self.outputs]
         sum_KD[:, :-1].addmm_((residual_BK * factors_B2[:, :1]).t(), features_BD)
         sum_KD[:, -1:].addmm_((residual_BK * factors_B2[:, 1:]).t(), bias_B1)
 
+    def exact_sum(self, rows_B: Tensor, params_P: Tensor) -> Tensor:
+        """What `LinearBatch.exact_sum` returns."""
+        weights_KD = params_P.view(self.outputs, -1) * self._unit
+        sum_KD = torch.zeros_like(weights_KD)
+        for rows in rows_B.split(CHUNK):
+            chunk_BD = self._gather(rows).double()
+            self.nonfinite += int(self._squares_n1.index_select(0, rows).isnan().sum())
+            residual_BK = self.model.residual_(chunk_BD @ weights_KD.t(), self._labels_n.index_select(0, rows))
+            sum_KD.addmm_(residual_BK.t(), chunk_BD)
+        return sum_KD.mul_(self._unit).view(-1)
+
     def losses_along(self, rows_B: Tensor, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
         """What `LinearBatch.losses_along` returns."""
         both_2KD = torch.stack((params_P, direction_P)).mul_(self._unit).view(2 * self.outputs, -1)
-        sizes_J1 = torch.tensor([0.0, *sizes]).unsqueeze(1)
-        sums_J = torch.zeros(len(sizes), dtype=torch.float64)
+        sizes_J, sums_J = torch.tensor(tuple(sizes), dtype=torch.float32), torch.zeros(len(sizes), dtype=torch.float64)
         for rows in rows_B.split(CHUNK):
-            logits_BK, slopes_BK = (self._gather(rows) @ both_2KD.t()).split(self.outputs, dim=1)
-            logits_BJK = logits_BK.unsqueeze(1) - sizes_J1 * slopes_BK.unsqueeze(1)
-            losses_BJ = self.model.losses(logits_BJK, self._labels_n.index_select(0, rows))
+            here_KB1, slopes_KB1 = (both_2KD @ self._gather(rows).t()).unsqueeze(2).split(self.outputs)
+            # The losses here have no 0 times a slope in them, which may be infinite. In memory a record's logits lie far apart:
+            # sums over 10 of them in a row take 9 times as long.
+            logits_KBJ = torch.cat((here_KB1, here_KB1 - sizes_J * slopes_KB1), dim=2)
+            losses_BJ = self.model.losses(logits_KBJ.permute(1, 2, 0), self._labels_n.index_select(0, rows))
             real_B1 = self._squares_n1.index_select(0, rows) > 0
             sums_J += terms(losses_BJ[:, :1], losses_BJ[:, 1:]).masked_fill(~real_B1, 0.0).sum(dim=0, dtype=torch.float64)
         return sums_J
@@ -181,6 +221,13 @@ class LinearBatch:
     ) -> tuple[Tensor, float]:
         """`sum`, and the sum of `counted` over the records that are neither null nor left out."""
         return self._problem.clipped_sum(self._rows_B, params_P, factors, False, counted)
+
+    def exact_sum(self, params_P: Tensor) -> Tensor:
+        """Sum of gradients, a new [P] in float64, at params_P in float64. Null records and those left out are rows of zeros.
+
+        Sensitivity (zero-out): `curvature.lipschitz`, where the problem has one; the rows beyond the bound are left out.
+        """
+        return self._problem.exact_sum(self._rows_B, params_P)
 
     def losses_along(self, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
         """Sums [J] of terms of the losses here [chunk, 1] and at each size along the direction [chunk, J]; null records add 0.

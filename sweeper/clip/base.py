@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from sweeper import checks
 from sweeper.privacy.events import Event, Gaussian
 from sweeper.spec.protocols import Facts, Problem
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # Norms reach a policy in float32, off by up to about 1e-6 of themselves (sums over 10 to 1,000 logits, roots, products).
 # Aiming this much lower keeps a term's norm at or below what is stated; the noise is still scaled to what is stated.
 MARGIN = 2.0**-19
+SHORTEST = 1e-12  # length that a float32 sum of squares tells from 0, however many coordinates fall below float32's range
+LONGEST = 1e30  # beyond, float32 loses the noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class ClipPolicy(ABC):
     lipschitz: ClassVar[bool] = False  # needs the records' Lipschitz constants
     by_layer: ClassVar[bool] = False
     counts: ClassVar[bool] = False
+    absent: ClassVar[bool] = False  # stands for no policy: of trainers that clip no gradient
     raises: ClassVar[bool] = False  # moves when a trainer raises its gradient budget
 
     @property
@@ -84,3 +88,9 @@ class ClipPolicy(ABC):
     def raised(self) -> Self:
         """The policy after a trainer raised its gradient budget."""
         return self
+
+
+def check_norm(**fields: Any) -> None:
+    """A clip norm that float32 can keep: from SHORTEST to LONGEST."""
+    checks.positive(**fields)
+    checks.real(SHORTEST, LONGEST, **fields)

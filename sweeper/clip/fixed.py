@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sweeper import checks
-from sweeper.clip.base import MARGIN, ClipPolicy
+from sweeper.clip.base import MARGIN, ClipPolicy, check_norm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +26,7 @@ class FixedClip(ClipPolicy):
     example: ClassVar[str] = "{policy: fixed, range: [0.05, 2.0], scale: log}"
 
     def __post_init__(self) -> None:
-        checks.positive(clip_norm=self.clip_norm)
-        checks.real(1e-30, 1e30, clip_norm=self.clip_norm)  # beyond, float32 loses the noise or the factor
+        check_norm(clip_norm=self.clip_norm)
 
     @property
     def sensitivity(self) -> float:

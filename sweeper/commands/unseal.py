@@ -48,7 +48,7 @@ def _unseal(args: argparse.Namespace, say: Callable[[str], None]) -> int:
             f"{done['trials']} trials of {args.sweep} are published: epsilon {epsilon_text(done['epsilon'])} at delta "
             f"{done['delta']:g}, all of them included"
         )
-        print(f"next: sweeper compare {args.sweep} --by clip     sweeper ui     sweeper ledger")
+        print(f"next: sweeper compare {args.sweep} --by {'arm' if quote['arms'] else 'clip'}     sweeper ui     sweeper ledger")
     return 0
 
 
@@ -57,7 +57,7 @@ def _quote_text(quote: dict[str, Any]) -> str:
         return f"sweep {quote['sweep']} is unsealed already: nothing more is charged"
     lines = [
         f"bill of {quote['sweep']} at delta {quote['delta']:g}        epsilon",
-        f"  now, the winner alone                  {epsilon_text(quote['epsilon']):>8}",
+        f"  {'now, the winner of each arm' if quote['arms'] else 'now, the winner alone':<37}  {epsilon_text(quote['epsilon']):>8}",
         f"  unsealed, at most {quote['most']:>3} trials visible    {epsilon_text(quote['unsealed_epsilon']):>8}",
         "  (the second is charged instead of the first; what the number of runs leaves over is given back afterwards)",
         f"  budget of {quote['data_set']}: {quote['budget']:.2f}, spent {epsilon_text(quote['spent'])}, "

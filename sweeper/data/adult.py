@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sweeper.checks import RequestError
-from sweeper.data.columns import Categorical, Column, Ignored, Numeric, Unreadable
+from sweeper.data.columns import Categorical, Column, Ignored, Numeric, Unreadable, norm_bound
 from sweeper.data.fetch import DataFile, PublishedFiles
 from sweeper.data.origins import Server, Wheel
 from sweeper.spec.protocols import Description
@@ -98,7 +98,13 @@ class Adult:
     @property
     def description(self) -> Description:
         features = sum(column.width for column in COLUMNS)
-        return Description(rows=ROWS, features=features, classes=len(LABELS), stated_by="adult.names of the UCI archive")
+        return Description(
+            rows=ROWS,
+            features=features,
+            classes=len(LABELS),
+            stated_by="adult.names of the UCI archive",
+            norm_bound=norm_bound(COLUMNS),
+        )
 
     @property
     def columns(self) -> tuple[Column, ...]:

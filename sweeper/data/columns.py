@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any
 
+from sweeper import checks
 from sweeper.checks import FieldError
+
+if TYPE_CHECKING:
+    import numpy
 
 
 class Unreadable(ValueError):
@@ -15,31 +20,55 @@ class Unreadable(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Numeric:
-    """A number, clipped to the declared range and scaled to [0, 1]: (x - low) / (high - low), or the same of log(1 + x - low)."""
+    """Numbers, clipped to the declared range and scaled to [0, 1]: (x - low) / (high - low), or the same of log(1 + x - low)."""
 
     name: str
     low: float
     high: float
     log: bool = False  # for amounts whose declared range spans orders of magnitude
-    width: ClassVar[int] = 1
+    width: int = 1  # how many a record has
+    scaled: bool = True  # False: clipped only, for features whose geometry matters, as of a frozen network
 
     def __post_init__(self) -> None:
+        checks.real(low=self.low, high=self.high)
+        checks.whole(1, 1_000_000, width=self.width)
+        checks.flag(log=self.log, scaled=self.scaled)
         if not self.low < self.high:
             raise FieldError("low", self.low, f"must be below high = {self.high:g}")
+        if not math.isfinite(self.high - self.low):
+            raise FieldError("low", self.low, f"is too far below high = {self.high:g}")
+        if self.log and not self.scaled:
+            raise FieldError("log", True, "belongs to a scaled column", "Drop scaled: false.")
 
     @property
     def summary(self) -> str:
-        return f"number, clipped to {self.low:g} .. {self.high:g}{', log scale' if self.log else ''}"
+        what = "number" if self.width == 1 else f"{self.width} numbers, each"
+        how = ", log scale" if self.log else "" if self.scaled else ", not scaled"
+        return f"{what}{',' if self.width == 1 else ''} clipped to {self.low:g} .. {self.high:g}{how}"
 
-    def encode(self, text: str) -> tuple[float, ...]:
+    def encode(self, text: str | float) -> tuple[float, ...]:
+        """One number, as text or as it is."""
         try:
             value = float(text)
-        except ValueError:
+        except (ValueError, TypeError):
             value = math.nan
         if not math.isfinite(value):
             raise Unreadable
-        above, span = min(max(value, self.low), self.high) - self.low, self.high - self.low
-        return (math.log1p(above) / math.log1p(span) if self.log else above / span,)
+        return (self._encoded(min(max(value, self.low), self.high), math.log1p),)
+
+    def encode_all(self, values_nw: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """(features [n, width] float32, bool [n]: whether the row can be read), each row by itself."""
+        import numpy as np
+
+        readable_n = np.isfinite(values_nw).all(axis=1)
+        clipped_nw = np.clip(np.where(readable_n[:, None], values_nw, self.low), self.low, self.high)
+        return self._encoded(clipped_nw, np.log1p).astype(np.float32), readable_n
+
+    def _encoded(self, clipped: Any, log1p: Callable[[Any], Any]) -> Any:
+        if not self.scaled:
+            return clipped
+        above, span = clipped - self.low, self.high - self.low
+        return log1p(above) / log1p(span) if self.log else above / span
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +129,14 @@ class Block:
 
 
 Column = Numeric | Categorical | Ignored
+
+
+def norm_bound(columns: Iterable[Column]) -> float:
+    """Largest ||[x, 1]|| that the declarations let a record have, whatever it holds."""
+    squares = [1.0]
+    for column in columns:
+        if isinstance(column, Numeric):
+            squares.append(column.width * (1.0 if column.scaled else max(column.low**2, column.high**2)))
+        elif isinstance(column, Categorical):
+            squares.append(1.0)  # one indicator at most
+    return math.sqrt(math.fsum(squares))

@@ -102,7 +102,7 @@ class PublishedFiles:
             if not origin.present:
                 continue
             try:
-                with _notice(f"fetching {self.kind} ({origin.label}) ..."):
+                with notice(f"fetching {self.kind} ({origin.label}) ..."):
                     contents = origin.contents(limits)
             except Unavailable as error:
                 reasons.append(f"{origin.label}: {error}")
@@ -158,7 +158,7 @@ class PublishedFiles:
 
 
 @contextmanager
-def _notice(text: str) -> Iterator[None]:
+def notice(text: str) -> Iterator[None]:
     """Say on stderr what is being waited for, if the wait is long."""
     timer = threading.Timer(NOTICE_AFTER, lambda: print(text, file=sys.stderr, flush=True))
     timer.daemon = True

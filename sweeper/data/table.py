@@ -27,6 +27,7 @@ class Table:
     features: numpy.ndarray  # float32, C-contiguous, [n, d], no bias column
     labels: numpy.ndarray  # int64, [n]
     valid: numpy.ndarray  # bool, [n]
+    ids: tuple[str, ...] | None = None  # public keys of all rows, null records included, where the source has some
 
     def __post_init__(self) -> None:
         import numpy as np
@@ -45,6 +46,8 @@ class Table:
             raise FieldError("features", "NaN or infinity", "must be finite", "Make the row a null record.")
         if (self.labels < 0).any():
             raise FieldError("labels", "a negative number", "must be at least 0", "Make the row a null record.")
+        if self.ids is not None and len(self.ids) != self.rows:
+            raise FieldError("ids", f"{len(self.ids):,} keys", f"must be one key per record, {self.rows:,}")
         null = ~self.valid
         if self.features[null].any() or self.labels[null].any():
             raise FieldError("valid", False, "marks a null record, whose features and label must be 0")

@@ -18,8 +18,12 @@ def trial_spec(
     data: DataSpec | None = None,
     *,
     final: bool = False,
+    arm: str = "",
 ) -> TrialSpec:
-    """The complete trial of a candidate of a sweep, on the sweep's own table or on `data`; `final`: the run after the search."""
+    """The complete trial of a candidate of a sweep, on the sweep's own table or on `data`; `final`: the run after the search.
+
+    Of a sweep with arms `spec` and `noise_multiplier` are those of one `arm`.
+    """
     clip, step = spec.space.build(candidate)
     return TrialSpec(
         index=index,
@@ -32,6 +36,7 @@ def trial_spec(
         data=data or spec.data,
         score=spec.score,
         part=spec.protocol.part(final=final),
+        arm=arm,
     )
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from sweeper import catalog, planning, seeds
 from sweeper.checks import RequestError
@@ -21,7 +22,7 @@ from sweeper.launch.progress import Progress
 from sweeper.planning import Plan
 from sweeper.privacy.account import COMMITTED, RESERVED
 from sweeper.privacy.ledger import Ledger
-from sweeper.seeds import SWEEP, Streams
+from sweeper.seeds import SWEEP, Streams, of_arm
 from sweeper.spec.sweep import DataSpec
 from sweeper.store.home import Home
 from sweeper.store.release import StoreError
@@ -65,8 +66,7 @@ class Driver:
         """What a sweep left unsettled, and its release if that did not happen."""
         with Vault.open(self.home.path, sweep) as vault:
             spec = catalog.sweep_from_dict(vault.meta("spec"))
-            stored = vault.meta("plan")
-            plan = planning.plan(spec, seeded=stored["guarantee"]["seeded"], noise_multiplier=stored["noise_multiplier"])
+            plan = planning.again(spec, vault.meta("plan"))
             if plan.fingerprint != vault.meta("fingerprint"):
                 raise RequestError(f"sweep {sweep} was sealed by another version of sweeper, which must finish it")
             return self._go_on(vault, plan)
@@ -86,10 +86,13 @@ class Driver:
         return held
 
     def _seal(self, plan: Plan, secret: bytes, reservation: str | None) -> Vault:
-        """K and every candidate, in one transaction. Only a law that was accepted with it draws no candidate at all."""
+        """K and every candidate, of each arm, in one transaction. Only a law that was accepted with it draws none at all."""
         spec, streams = plan.spec, Streams(secret, SWEEP)
-        count = spec.protocol.draw_count(streams.bits(seeds.COUNT).uniforms())
-        uniforms = streams.bits(seeds.CANDIDATES).uniforms()
+        sealed: list[tuple[str, dict[str, Any]]] = []
+        for arm, own in spec.by_arm().items():
+            count = own.protocol.draw_count(streams.bits(of_arm(seeds.COUNT, arm)).uniforms())
+            uniforms = streams.bits(of_arm(seeds.CANDIDATES, arm)).uniforms()
+            sealed += [(arm, candidate) for candidate in own.search.candidates(own.space, count, uniforms)]
         return Vault.create(
             self.home.path,
             spec.name,
@@ -98,7 +101,8 @@ class Driver:
             fingerprint=plan.fingerprint,
             secret=secret,
             reservation=reservation,
-            candidates=spec.search.candidates(spec.space, count, uniforms),
+            candidates=[candidate for _, candidate in sealed],
+            arms=[arm for arm, _ in sealed],
         )
 
     def _sealed(self, sweep: str, reservation: str) -> bool:
@@ -140,8 +144,13 @@ class Driver:
 
     def _left(self, vault: Vault, plan: Plan) -> bool:
         """Whether a run is left: one that is sealed and not settled, or the final one of a search that found something."""
-        final = plan.spec.protocol.final_run and vault.count(SEARCH) > 0
-        return bool(vault.unsettled()) or (final and not vault.count(FINAL))
+        return bool(vault.unsettled() or self._without_final(vault, plan))
+
+    def _without_final(self, vault: Vault, plan: Plan) -> list[str]:
+        """The arms whose search found something, and whose final run is not sealed yet."""
+        if not plan.spec.protocol.final_run:
+            return []
+        return [arm for arm in plan.noises if vault.count(SEARCH, arm) and not vault.count(FINAL, arm)]
 
     @contextmanager
     def _given_back_if_refused(self, vault: Vault, plan: Plan) -> Iterator[None]:
@@ -176,9 +185,9 @@ class Driver:
             room_for(spec.resources)  # asked before any data is opened
             self._stage(vault, plan, proxy or spec.data, SEARCH, progress)
             if spec.protocol.final_run:
-                if not vault.count(FINAL):
-                    best = vault.winner(Streams(vault.secret(), SWEEP).bits(seeds.TIES))
-                    vault.add(vault.row(best).candidate, FINAL)
+                for arm in self._without_final(vault, plan):
+                    best = vault.winner(Streams(vault.secret(), SWEEP).bits(of_arm(seeds.TIES, arm)), arm=arm)
+                    vault.add(vault.row(best).candidate, FINAL, arm)
                 self._stage(vault, plan, spec.data, FINAL, progress)
 
     def _admit(self, data: DataSpec, budget_of: str) -> None:
@@ -216,7 +225,7 @@ class Driver:
             raise RequestError(f"data.n = {data.rows:,}, stated by {data.rows_stated_by}, is not the length of the table")
         progress.expect(len(indices))
         open_data = OpenData.of(data, table)
-        work = Stage(spec=plan.spec, noise_multiplier=plan.noise_multiplier, data=data, open_data=open_data, indices=indices)
+        work = Stage(spec=plan.spec, noises=plan.noises, data=data, open_data=open_data, indices=indices)
         if not run_stage(vault, self.home.path, work, progress.settled if progress.counts else None):
             raise WorkFailed(
                 f"sweep {plan.spec.name}: workers or nodes were lost too often to finish; nothing is lost or redrawn: "
@@ -246,15 +255,16 @@ class Driver:
     def _fix_release(self, vault: Vault, plan: Plan) -> None:
         """Choose what is released and under which fresh ids, once; publishing can then be repeated safely."""
         if vault.meta("release") is None:
-            winner, shown = None, []
-            if vault.count():  # else nothing was drawn, and nothing is released
-                stage = FINAL if vault.count(FINAL) else SEARCH
-                winner = vault.winner(Streams(vault.secret(), SWEEP).bits(seeds.TIES), stage=stage)
-                shown = [winner]
+            winners, stage = {}, FINAL if plan.spec.protocol.final_run else SEARCH
+            for arm in plan.noises:
+                if vault.count(stage, arm):  # else nothing was drawn, and nothing is released
+                    ties = Streams(vault.secret(), SWEEP).bits(of_arm(seeds.TIES, arm))
+                    winners[arm] = vault.winner(ties, stage=stage, arm=arm)
+            shown = list(winners.values())
             if plan.spec.protocol.releases_all or plan.spec.data.public:
                 shown = [row.index for row in vault.rows(params=False)]
             ids = {str(index): os.urandom(8).hex() for index in shown}
-            record = {"submission": os.urandom(8).hex(), "released_at": time.time(), "winner": winner, "ids": ids}
+            record = {"submission": os.urandom(8).hex(), "released_at": time.time(), "winners": winners, "ids": ids}
             if not plan.spec.data.public:
                 head = Ledger(self.home.ledger_uri).head()
                 record["ledger_head"] = f"{head.seq}:{head.hash}"  # the commit, or a later row

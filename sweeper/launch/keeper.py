@@ -15,9 +15,9 @@ from sweeper.store.vault_rows import FAILED, FINAL, SETTLED
 class Keeper:
     """An actor on the driver's node, with no CPU of its own. Workers reach the Vault through it alone."""
 
-    def __init__(self, root: str, sweep: str, spec: SweepSpec, noise_multiplier: float, data: DataSpec) -> None:
+    def __init__(self, root: str, sweep: str, spec: SweepSpec, noises: dict[str, float], data: DataSpec) -> None:
         self._vault = Vault.open(Path(root), sweep)
-        self._spec, self._noise_multiplier, self._data = spec, noise_multiplier, data
+        self._specs, self._noises, self._data = spec.by_arm(), noises, data
         self._settled = 0
 
     def claim(self, index: int) -> tuple[TrialSpec, Streams] | None:
@@ -26,7 +26,8 @@ class Keeper:
             return None
         row = self._vault.claim(index)
         final = row.stage == FINAL
-        trial = trial_spec(self._spec, self._noise_multiplier, index, row.candidate, self._data, final=final)
+        spec, noise = self._specs[row.arm], self._noises[row.arm]
+        trial = trial_spec(spec, noise, index, row.candidate, self._data, final=final, arm=row.arm)
         return trial, Streams(self._vault.secret(), index)
 
     def settle(self, index: int, result: TrialResult | None, error: str, output: str) -> None:

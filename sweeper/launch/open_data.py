@@ -25,5 +25,5 @@ class OpenData:
 
     @classmethod
     def of(cls, spec: DataSpec, table: Table) -> OpenData:
-        train_rows, holdout_rows = split_rows(spec)
+        train_rows, holdout_rows = split_rows(spec, table.ids)
         return cls(spec, table, train_rows, holdout_rows)

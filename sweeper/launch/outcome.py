@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweeper.planning import Plan
 
@@ -33,3 +33,10 @@ class Finished:
 
 def silent(_: str) -> None:
     """Nobody is listening."""
+
+
+def winners_of(fixed: Mapping[str, Any]) -> dict[str, int]:
+    """Arm -> index of its winner, of what a vault recorded for a release; earlier versions recorded one winner, or none."""
+    if "winners" in fixed:
+        return dict(fixed["winners"])
+    return {} if fixed["winner"] is None else {"": fixed["winner"]}

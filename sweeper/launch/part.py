@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sweeper.seeds import Streams
+    from sweeper.spec.curvature import Curvature
 
 
 class PartProblem:
@@ -36,16 +37,33 @@ class PartProblem:
         return self._whole.batch(rows_B[self._inside[rows_B]])
 
     @property
+    def curvature(self) -> Curvature | None:
+        return self._whole.curvature
+
+    def label_counts(self, rows: Any = None) -> Tensor:
+        return self._whole.label_counts(self._rows(rows))
+
+    def constant(self, label: int) -> Tensor:
+        return self._whole.constant(label)
+
+    def released(self, params_P: Tensor) -> Tensor:
+        return self._whole.released(params_P)
+
+    @property
     def layers(self) -> tuple[int, ...]:
         return self._whole.layers
 
     def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: Any = None) -> Tensor:
-        import numpy as np
-
-        return self._whole.lipschitz_sum(terms, np.flatnonzero(self._inside) if rows is None else rows[self._inside[rows]])
+        return self._whole.lipschitz_sum(terms, self._rows(rows))
 
     def penalty(self, params_P: Tensor) -> float:
         return self._whole.penalty(params_P)
 
     def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
         self._whole.add_penalty_(gradient_P, params_P)
+
+    def _rows(self, rows: Any) -> np.ndarray:
+        """Those of these rows that are inside; None: all that are."""
+        import numpy as np
+
+        return np.flatnonzero(self._inside) if rows is None else rows[self._inside[rows]]

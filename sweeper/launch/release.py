@@ -12,9 +12,8 @@ import torch
 
 from sweeper.catalog import dump_spec
 from sweeper.launch.candidate import settings_of, trial_spec
+from sweeper.launch.outcome import winners_of
 from sweeper.planning import Plan
-from sweeper.privacy.events import Event
-from sweeper.privacy.guarantee import Guarantee
 from sweeper.store import schema
 from sweeper.store.release import Release, ReleasedTrial, synthetic_rows
 from sweeper.store.vault import Vault
@@ -34,13 +33,13 @@ def build_release(vault: Vault, plan: Plan) -> Release:
     return _release(vault, plan, fixed, _ledger_entry(vault, plan, fixed.get("ledger_head")))
 
 
-def build_unsealed(vault: Vault, plan: Plan, fixed: Mapping[str, Any], event: Event, price: Guarantee, head: str) -> Release:
-    """Every trial, under the bill of all of them. It stands in for the release of the winner alone, whose bill it contains.
+def build_unsealed(vault: Vault, plan: Plan, fixed: Mapping[str, Any], head: str) -> Release:
+    """Every trial. It stands in for the release of the winners alone, whose bill it contains.
 
-    `fixed`: what the Vault recorded for it; `head`: the ledger's last row, which holds the charge.
+    `plan`: told with the bill of all trials; `fixed`: what the Vault recorded for it; `head`: the ledger's last row, which holds
+    the charge.
     """
-    told = replace(plan, event=event, guarantee=price, epsilon_unsealed=price.epsilon)
-    release = _release(vault, told, fixed, _ledger_entry(vault, told, head), protocol="release-all")
+    release = _release(vault, plan, fixed, _ledger_entry(vault, plan, head), protocol="release-all")
     return replace(release, supersedes=vault.meta("release")["submission"])
 
 
@@ -88,20 +87,24 @@ def score_noise(epsilon: float, rows: float) -> float:
 
 
 def _trial(row: Row, plan: Plan, fixed: Mapping[str, Any]) -> ReleasedTrial:
-    spec = plan.spec
+    spec, noise = plan.spec.of_arm(row.arm), plan.noises[row.arm]
     on_proxy = spec.protocol.final_run and row.stage == SEARCH  # it chose the setting of another run, on other rows
     clip, step = spec.space.build(row.candidate)
     return ReleasedTrial(
         id=fixed["ids"][str(row.index)],
-        settings=row.settings or settings_of(trial_spec(spec, plan.noise_multiplier, row.index, row.candidate)),
+        settings=row.settings or settings_of(trial_spec(spec, noise, row.index, row.candidate)),
         candidate=row.candidate,
         metric=f"proxy_{spec.score.metric}" if on_proxy else spec.score.metric,
         score=row.score,
         clip_policy=clip.kind,
         step_policy=step.kind,
         trainer=spec.trainer.kind,
+        arm=row.arm,
+        arm_epsilon=plan.bill_of(row.arm) if row.arm else None,
+        noise_multiplier=noise,
+        trace=row.trace or {},
         params=None if on_proxy else row.params,
-        is_best=row.index == fixed["winner"],
+        is_best=row.index in winners_of(fixed).values(),
         tags={schema.STAGE: schema.PROXY if on_proxy else "public" if spec.data.public else "private"},
     )
 
@@ -129,11 +132,23 @@ def _description(plan: Plan, protocol: str | None = None) -> str:
     spec, guarantee = plan.spec, plan.guarantee
     as_if = " (as if private: the data is declared public, nothing was charged)" if spec.data.public else ""
     visible = spec.protocol.visible if protocol is None else "every trial; they were unsealed"
+    if plan.arms and protocol is None:
+        visible = f"of each of the {len(plan.arms)} arms {visible}"
     seeded = " **Seeded by the user: no privacy against whoever knows the seed.**" if guarantee.seeded else ""
     return (
         f"**Whole bill: epsilon {guarantee.epsilon:.3f} at delta {guarantee.delta:g}**, tuning included{as_if}. "
         f"Unit {guarantee.unit}, relation {guarantee.relation}.{seeded}\n\n"
         f"Protocol {protocol or spec.protocol.kind}: visible is {visible}. One trial alone would be reported as epsilon "
         f"{plan.epsilon_one_trial:.3f}, which is not the truth about a sweep.\n\n"
+        f"{_arms(plan)}"
         f"Scores carry noise; `hp/...` metrics are the settings as numbers, for filters and charts."
     )
+
+
+def _arms(plan: Plan) -> str:
+    """One paragraph: what each arm is billed, and how the bills make the whole one."""
+    if not plan.arms:
+        return ""
+    bills = ", ".join(f"{arm.name} {arm.epsilon:.3f}" for arm in plan.arms)
+    how = "each is billed alone, as if private" if plan.spec.data.public else "on private data they compose to the whole bill"
+    return f"Arms, with the epsilon of each: {bills}; {how}.\n\n"

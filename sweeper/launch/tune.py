@@ -10,7 +10,7 @@ import contextlib
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Stage:
     """Some rows of a Vault to run on one table."""
 
     spec: SweepSpec
-    noise_multiplier: float
+    noises: Mapping[str, float]  # of each arm; under "" without arms
     data: DataSpec
     open_data: OpenData
     indices: tuple[int, ...]
@@ -109,7 +109,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
     keeper = (
         ray.remote(Keeper)
         .options(num_cpus=0, scheduling_strategy=here)
-        .remote(str(root), vault.sweep, stage.spec, stage.noise_multiplier, stage.data)
+        .remote(str(root), vault.sweep, stage.spec, dict(stage.noises), stage.data)
     )
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
     runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from sweeper import catalog, planning
 from sweeper.checks import RequestError
 from sweeper.launch.alone import alone
-from sweeper.launch.outcome import Say, WorkFailed
+from sweeper.launch.outcome import Say, WorkFailed, winners_of
 from sweeper.planning import Plan
 from sweeper.privacy import accountant
 from sweeper.privacy.events import Event
@@ -55,20 +55,21 @@ class Unsealing:
 
     def quote(self) -> dict[str, Any]:
         """Old and new bill, and what the budget would say. Charges nothing."""
-        plan, most = self.plan, self.plan.spec.protocol.max_trials
-        price = self._guarantee(self._everything(most))
+        plan, most = self.plan, self._most()
+        price = self._guarantee(plan.everything(most))
         name, budget = plan.spec.budget_of, self.ledger.budget(plan.spec.budget_of)
         assert budget is not None  # the sweep ran, so there was one
         done = self.vault.meta(RECORD) is not None
         spent = self.ledger.spent(name).epsilon
-        after = spent if done else self.ledger.after_unseal(self.reservation, self._everything(most), price).epsilon
+        after = spent if done else self.ledger.after_unseal(self.reservation, plan.everything(most), price).epsilon
         return {
             "sweep": plan.spec.name,
             "data_set": name,
             "epsilon": _finite(plan.guarantee.epsilon),
             "unsealed_epsilon": _finite(price.epsilon),
             "delta": price.delta,
-            "most": most,
+            "most": sum(most.values()),
+            "arms": len(plan.arms),
             "budget": budget.epsilon,
             "budget_delta": budget.delta,
             "spent": _finite(spent),
@@ -80,14 +81,14 @@ class Unsealing:
     def run(self, who: str, say: Say) -> dict[str, Any]:
         """Charge, publish, give back. What was done before is not done again."""
         with alone(self.vault):
-            most = self.plan.spec.protocol.max_trials
-            event = self._everything(most)
+            event = self.plan.everything(self._most())
             self.ledger.unseal(self.reservation, event, self._guarantee(event), who)
             record = self._record()
             say(f"publishing {len(record['ids'])} trials")
-            ran = self._everything(self.vault.count(SEARCH))
+            runs = {arm: self.vault.count(SEARCH, arm) for arm in self.plan.noises}
+            ran = self.plan.everything(runs)
             price = self._guarantee(ran)
-            self._publish(ran, price, record)
+            self._publish(ran, price, record, runs)
             self.ledger.commit_unsealed(self.reservation, ran, reason="the number of runs is public now")
             self.vault.set_meta(BILL, {"epsilon": _finite(price.epsilon), "delta": price.delta})
         return {
@@ -106,15 +107,14 @@ class Unsealing:
             )
         if self.vault.phase != RELEASED:
             raise RequestError(f"sweep {spec.name} has released nothing yet: sweeper resume {spec.name}, then unseal it")
-        stored = self.vault.meta("plan")
-        plan = planning.plan(spec, seeded=stored["guarantee"]["seeded"], noise_multiplier=stored["noise_multiplier"])
+        plan = planning.again(spec, self.vault.meta("plan"))
         if plan.fingerprint != self.vault.meta("fingerprint"):
             raise RequestError(f"sweep {spec.name} was sealed by another version of sweeper, which must unseal it")
         return plan
 
-    def _everything(self, runs: int) -> Event:
-        """The event of `runs` trials, all of them visible."""
-        return cast(Event, self.plan.spec.protocol.unsealed(self.plan.trial_event, runs))
+    def _most(self) -> dict[str, int]:
+        """The most runs that each arm could have made."""
+        return dict.fromkeys(self.plan.noises, self.plan.spec.protocol.max_trials)
 
     def _guarantee(self, event: Event) -> Guarantee:
         return replace(self.plan.guarantee, epsilon=accountant.epsilon(event, self.plan.guarantee.delta))
@@ -124,17 +124,22 @@ class Unsealing:
         record = self.vault.meta(RECORD)
         if record is None:
             ids = {str(row.index): os.urandom(8).hex() for row in self.vault.rows(params=False)}
-            winner = self.vault.meta("release")["winner"]
-            record = {"submission": os.urandom(8).hex(), "released_at": time.time(), "winner": winner, "ids": ids}
+            winners = winners_of(self.vault.meta("release"))
+            record = {"submission": os.urandom(8).hex(), "released_at": time.time(), "winners": winners, "ids": ids}
             self.vault.set_meta(RECORD, record)
         return cast(dict[str, Any], record)
 
-    def _publish(self, event: Event, price: Guarantee, record: dict[str, Any]) -> None:
+    def _publish(self, event: Event, price: Guarantee, record: dict[str, Any], runs: dict[str, int]) -> None:
         from sweeper.launch.release import build_unsealed
         from sweeper.store.mlflow import Store
 
         head = self.ledger.head()
-        release = build_unsealed(self.vault, self.plan, record, event, price, f"{head.seq}:{head.hash}")
+        arms = [
+            replace(arm, event=(own := self.plan.unsealed(arm.name, runs[arm.name])), epsilon=accountant.epsilon(own, price.delta))
+            for arm in self.plan.arms
+        ]
+        told = replace(self.plan, event=event, guarantee=price, epsilon_unsealed=price.epsilon, arms=tuple(arms))
+        release = build_unsealed(self.vault, told, record, f"{head.seq}:{head.hash}")
         try:
             Store(self.home).publish(release)
         except StoreError as error:

@@ -13,6 +13,7 @@ import torch
 
 from sweeper import seeds
 from sweeper.backends.closed_form import LinearProblem, evaluate
+from sweeper.backends.layered import LayeredProblem
 from sweeper.data.split import secret_part
 from sweeper.launch.candidate import settings_of
 from sweeper.launch.open_data import OpenData
@@ -29,7 +30,7 @@ class Worker:
 
     def __init__(self, data: OpenData) -> None:
         self.data = data
-        self._problems: dict[Any, LinearProblem] = {}
+        self._problems: dict[Any, LinearProblem | LayeredProblem] = {}
 
     def run(self, trial: TrialSpec, streams: Streams) -> TrialResult:
         """Train, score, and part what is paid for from what is not.
@@ -41,10 +42,10 @@ class Worker:
         started = time.perf_counter()
         problem, rows, share = self._problem(trial), self.data.train_rows, 1.0
         if trial.part is not None:
-            inside = secret_part(len(rows), trial.part.fraction, streams) ^ trial.part.rest
+            inside = secret_part(len(rows), trial.part.fraction, streams, trial.arm) ^ trial.part.rest
             problem, rows, share = PartProblem(problem, inside), rows[inside], trial.part.share
         fitted = trial.trainer.fit(problem, trial.clip, trial.step, trial.noise_multiplier, streams, share=share)
-        params_P = fitted.params_P
+        params_P = problem.released(fitted.params_P)
         trained = time.perf_counter()
         scored = share * len(self.data.train_rows)
         if trial.score.split == "holdout":
@@ -70,7 +71,8 @@ class Worker:
     def _problem(self, trial: TrialSpec) -> Problem:
         if trial.model not in self._problems:
             source = trial.data.source
-            self._problems[trial.model] = LinearProblem(
+            build = LayeredProblem if getattr(trial.model, "backend", "closed-form") == "layered" else LinearProblem
+            self._problems[trial.model] = build(
                 model=trial.model,
                 description=source.description,
                 table=self.data.table,

@@ -51,6 +51,9 @@ def with_law_chosen(spec: SweepSpec, train_rows: int) -> tuple[SweepSpec, Choice
     protocol = spec.protocol
     if not isinstance(protocol, DrawnRuns) or protocol.law != AUTO:
         return spec, None
+    if spec.arms:
+        rule = "weighs the bill of one selection, and every arm here makes one of its own"
+        raise FieldError("protocol.law", AUTO, rule, "Name a law; sweeper plan on one arm's clip and step, as space, says which.")
     assert protocol.top is not None
     if protocol.chance is not None:
         geometric = {"law": "geometric", "mean_trials": _geometric_mean(protocol.chance, protocol.top), "max_trials": None}
@@ -63,8 +66,8 @@ def with_law_chosen(spec: SweepSpec, train_rows: int) -> tuple[SweepSpec, Choice
         rule = f"has no finite bill to weigh at noise multiplier {noise:g}"
         raise FieldError("protocol.law", AUTO, rule, "Give more noise, or name a law.")
     for _ in range(ATTEMPTS):
-        table = _weighed(one, spec.privacy.delta, protocol, limit)
-        chosen = replace(spec, protocol=protocol.with_law(_fields(table[0].law)))
+        table = weighed(one, spec.privacy.delta, protocol, limit)
+        chosen = replace(spec, protocol=protocol.with_law(fields_of(table[0].law)))
         if limit is None or protocol.max_epsilon is None:
             break
         bill = accountant.epsilon(chosen.protocol.total(one), spec.privacy.delta)
@@ -88,7 +91,7 @@ def _geometric_mean(chance: float, top: float) -> float:
     return min(max(chance * (1 - top) / ((1 - chance) * top), 1.001), 1_000.0)
 
 
-def _weighed(one: Event, delta: float, protocol: DrawnRuns, limit: float | None) -> tuple[Tried, ...]:
+def weighed(one: Event, delta: float, protocol: DrawnRuns, limit: float | None) -> tuple[Tried, ...]:
     """The laws that `auto_law.choose` weighed, from the disk where the same was asked before."""
     asked = {"top": protocol.top, "chance": protocol.chance, "epsilon": limit, "max_trials": protocol.max_trials}
     try:
@@ -107,7 +110,7 @@ def _choose(one: Event, delta: float, asked: Mapping[str, Any]) -> list[dict[str
     return [dict(zip(("law", "chance", "epsilon", "mean_trials"), row, strict=True)) for row in rows]
 
 
-def _fields(law: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(law: Mapping[str, Any]) -> dict[str, Any]:
     """A law's JSON as fields of a protocol."""
     names = {"mean": "mean_trials"}
     return {names.get(key, key): value for key, value in law.items()}

@@ -2,56 +2,74 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweeper.checks import FieldError
 from sweeper.data.split import split_sizes
 from sweeper.planning.alternatives import Alternative, alternatives
+from sweeper.planning.arms import ArmPlan, finite, noises, per_arm, whole
 from sweeper.planning.chosen import Choice, with_law_chosen
+from sweeper.planning.dimensions import DimensionRow, dimensions
 from sweeper.planning.searches import refuse_search
-from sweeper.planning.trial import noise_for, trial_event
+from sweeper.planning.trial import trial_event
 from sweeper.privacy import accountant
 from sweeper.privacy.events import ZERO_OUT, Event
 from sweeper.privacy.guarantee import Guarantee
 from sweeper.privacy.release import DrawnRuns
 from sweeper.spec.codec import fingerprint, spec_to_dict
-from sweeper.spec.sweep import SweepSpec
+from sweeper.spec.sweep import SweepSpec, in_arm
 
 TOP = 0.1  # the share of the space whose discovery is quoted
 
 
 @dataclass(frozen=True, kw_only=True)
-class DimensionRow:
-    """One searched setting and how it is paid for."""
-
-    name: str
-    values: str
-    paid_as: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A priced sweep. Calibrated; exists before data is opened."""
+    """A priced sweep. Calibrated; exists before data is opened.
+
+    With arms, what is None here is each arm's own: see `arms`.
+    """
 
     spec: SweepSpec  # with the law that law: auto chose
     fingerprint: str
     train_rows: int
     holdout_rows: int
-    sampling_probability: float
-    noise_multiplier: float
+    sampling_probability: float | None
+    noise_multiplier: float | None
     calibrated: bool  # the noise was chosen to meet privacy.epsilon
-    trial_event: Event
-    event: Event  # of everything the sweep releases
+    trial_event: Event | None
+    event: Event  # of everything the sweep releases; with arms on public data, of the dearest arm
     guarantee: Guarantee
-    epsilon_one_trial: float
+    epsilon_one_trial: float  # with arms, of the dearest
     epsilon_unsealed: float  # the bill if every run of the longest possible sweep were released
     dimensions: tuple[DimensionRow, ...]
     alternatives: tuple[Alternative, ...]
-    expected_trials: float
+    expected_trials: float  # of all arms
     chance_of_top: float | None  # that a candidate lies in the best TOP of the space; None: candidates are no random draws
     choice: Choice | None = None  # why this law, where the file says law: auto
+    arms: tuple[ArmPlan, ...] = ()
+
+    @property
+    def noises(self) -> dict[str, float]:
+        """Name of the arm -> its noise multiplier; {"": the sweep's} without arms."""
+        if self.noise_multiplier is not None:
+            return {"": self.noise_multiplier}
+        return {arm.name: arm.noise_multiplier for arm in self.arms}
+
+    def bill_of(self, arm: str) -> float:
+        """An arm's own bill."""
+        return next((found.epsilon for found in self.arms if found.name == arm), self.guarantee.epsilon)
+
+    def everything(self, runs: Mapping[str, int]) -> Event:
+        """The event of so many runs of each arm, the final ones not counted, if every one of them is released."""
+        events = [self.unsealed(arm, count) for arm, count in runs.items()]
+        return whole(events, self.guarantee.delta, public=self.spec.data.public)
+
+    def unsealed(self, arm: str, runs: int) -> Event:
+        """The same of one arm."""
+        one = next((found.trial_event for found in self.arms if found.name == arm), self.trial_event)
+        return self.spec.protocol.unsealed(one, runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON. Infinite epsilons are null."""
@@ -65,6 +83,8 @@ class Plan:
             "train_rows": self.train_rows,
             "holdout_rows": self.holdout_rows,
             "public": self.spec.data.public,
+            "table": getattr(self.spec.data.source, "budget_name", self.spec.data.source.kind),
+            "budget_of": self.spec.budget_of,
             "protocol": protocol.kind,
             "visible": protocol.visible,
             "search": self.spec.search.kind,
@@ -76,64 +96,107 @@ class Plan:
             "chance_of_top": self.chance_of_top,
             "chance_of_nothing": protocol.run_counts().nothing if isinstance(protocol, DrawnRuns) else 0.0,
             "sampling_probability": self.sampling_probability,
-            "steps": self.spec.trainer.steps,
-            "batch_size": self.spec.trainer.expected_batch(self.train_rows),
+            "steps": self.spec.trainer.steps if self.spec.trainer else None,
+            "batch_size": self.spec.trainer.expected_batch(self.train_rows) if self.spec.trainer else None,
             "noise_multiplier": self.noise_multiplier,
             "calibrated": self.calibrated,
-            "epsilon": _finite(self.guarantee.epsilon),
+            "epsilon": finite(self.guarantee.epsilon),
             "delta": self.guarantee.delta,
-            "epsilon_one_trial": _finite(self.epsilon_one_trial),
-            "unseal_epsilon": _finite(self.epsilon_unsealed),
+            "epsilon_one_trial": finite(self.epsilon_one_trial),
+            "unseal_epsilon": finite(self.epsilon_unsealed),
             "guarantee": self.guarantee.to_dict(),
             "dimensions": [asdict(row) for row in self.dimensions],
-            "alternatives": [asdict(row) | {"epsilon": _finite(row.epsilon)} for row in self.alternatives],
-            "trial_event": self.trial_event.to_dict(),
+            "alternatives": [asdict(row) | {"epsilon": finite(row.epsilon)} for row in self.alternatives],
+            "trial_event": None if self.trial_event is None else self.trial_event.to_dict(),
             "event": self.event.to_dict(),
+            "arms": [arm.to_dict() for arm in self.arms],
         }
 
 
-def plan(spec: SweepSpec, *, seeded: bool = False, noise_multiplier: float | None = None) -> Plan:
+def plan(spec: SweepSpec, *, seeded: bool = False, noise_multiplier: float | Mapping[str, float] | None = None) -> Plan:
     """Price a sweep; calibrate its noise when the spec gives epsilon; choose the law where it is auto. Opens no data.
 
-    `noise_multiplier`: one that was calibrated before for this spec, so that a resumed sweep keeps it to the digit.
+    `noise_multiplier`: one that was calibrated before for this spec, or one for each arm, so that a resumed sweep keeps it to the
+    digit.
 
     Raises:
       FieldError: the spec asks for more rows than it has, for an epsilon that no noise can reach, or for a search that its
         protocol does not pay for.
     """
     train_rows, holdout_rows = split_sizes(spec.data)
-    batch_size = spec.trainer.expected_batch(train_rows)
-    if batch_size > train_rows:
-        raise FieldError("trainer.batch_size", batch_size, f"must be at most the {train_rows:,} training rows")
+    for name, own in spec.by_arm().items():
+        if (batch_size := own.trainer.expected_batch(train_rows)) > train_rows:
+            rule = f"must be at most the {train_rows:,} training rows"
+            raise FieldError(in_arm(name, "trainer.batch_size"), batch_size, rule)
     spec, choice = with_law_chosen(spec, train_rows)
-    refuse_search(spec, train_rows)
-    delta = spec.privacy.delta
-    if noise_multiplier is None:
-        noise_multiplier = noise_for(spec, train_rows)
-    one = trial_event(spec, train_rows, noise_multiplier)
-    event, unsealed = spec.protocol.total(one), spec.protocol.unsealed(one, spec.protocol.max_trials)
-    epsilon, epsilon_one = accountant.epsilon(event, delta), accountant.epsilon(one, delta)
-    mean, chance = _counts(spec)
-    relation = event.relation or ZERO_OUT
+    for own in spec.by_arm().values():
+        refuse_search(own, train_rows, quote=not spec.arms)
+    noise = noises(spec, train_rows) if noise_multiplier is None else per_arm(spec, noise_multiplier)
+    arms = tuple(_arm(name, own, train_rows, noise[name]) for name, own in spec.by_arm().items())
+    only, delta, protocol = None if spec.arms else arms[0], spec.privacy.delta, spec.protocol
+    event = whole([arm.event for arm in arms], delta, public=spec.data.public)
+    unsealed = [protocol.unsealed(arm.trial_event, protocol.max_trials) for arm in arms]
     return Plan(
         spec=spec,
         fingerprint=fingerprint(spec),
         train_rows=train_rows,
         holdout_rows=holdout_rows,
-        sampling_probability=batch_size / train_rows,
-        noise_multiplier=noise_multiplier,
+        sampling_probability=only.sampling_probability if only else None,
+        noise_multiplier=only.noise_multiplier if only else None,
         calibrated=spec.privacy.noise_multiplier is None,
+        trial_event=only.trial_event if only else None,
+        event=event,
+        guarantee=Guarantee(
+            epsilon=accountant.epsilon(event, delta),
+            delta=delta,
+            relation=event.relation or ZERO_OUT,
+            unit=spec.privacy.unit,
+            seeded=seeded,
+        ),
+        epsilon_one_trial=max(arm.epsilon_one_trial for arm in arms),
+        epsilon_unsealed=accountant.epsilon(whole(unsealed, delta, public=spec.data.public), delta),
+        dimensions=only.dimensions if only else (),
+        alternatives=tuple(alternatives(spec, arms)),
+        expected_trials=sum(arm.expected_trials for arm in arms),
+        chance_of_top=arms[0].chance_of_top,
+        choice=choice,
+        arms=arms if spec.arms else (),
+    )
+
+
+def _arm(name: str, spec: SweepSpec, train_rows: int, noise_multiplier: float) -> ArmPlan:
+    """One arm, or a sweep without arms, at this noise."""
+    delta, batch_size = spec.privacy.delta, spec.trainer.expected_batch(train_rows)
+    one = trial_event(spec, train_rows, noise_multiplier)
+    _runs_at(spec, noise_multiplier)
+    event = spec.protocol.total(one)
+    epsilon, epsilon_one = accountant.epsilon(event, delta), accountant.epsilon(one, delta)
+    mean, chance = _counts(spec)
+    return ArmPlan(
+        name=name,
+        noise_multiplier=noise_multiplier,
+        sampling_probability=batch_size / train_rows,
+        steps=spec.trainer.steps,
+        batch_size=batch_size,
         trial_event=one,
         event=event,
-        guarantee=Guarantee(epsilon=epsilon, delta=delta, relation=relation, unit=spec.privacy.unit, seeded=seeded),
+        relation=event.relation or ZERO_OUT,
         epsilon_one_trial=epsilon_one,
-        epsilon_unsealed=accountant.epsilon(unsealed, delta),
-        dimensions=tuple(_dimensions(spec)),
-        alternatives=tuple(alternatives(spec, one, epsilon_one, mean)),
+        epsilon=epsilon,
         expected_trials=mean,
         chance_of_top=chance,
-        choice=choice,
+        dimensions=tuple(dimensions(spec, train_rows, noise_multiplier, one, epsilon, epsilon_one)),
     )
+
+
+def _runs_at(spec: SweepSpec, noise_multiplier: float) -> None:
+    """Refuse now what a policy would refuse in every trial: noise of its own that is too small beside that of the gradient."""
+    for end in (False, True):
+        clip, step = spec.space.clip.dearest(end), spec.space.step.dearest(end)
+        try:
+            clip.sum_noise(step.gradient_noise(noise_multiplier))
+        except FieldError as error:
+            raise error.within("space.clip") from None
 
 
 def _counts(spec: SweepSpec) -> tuple[float, float | None]:
@@ -146,30 +209,3 @@ def _counts(spec: SweepSpec) -> tuple[float, float | None]:
     if protocol.runs_one:
         return 1.0, TOP
     return float(trials), 1.0 - (1.0 - TOP) ** trials if spec.search.iid else None
-
-
-def _dimensions(spec: SweepSpec) -> list[DimensionRow]:
-    """How each setting is paid for."""
-    how = {
-        "select-best": "selected: part of the tuning bill",
-        "subsample-tune": "selected on the tuning part: part of the tuning bill",
-        "release-all": "released with every trial: each is paid for",
-        "public-proxy": "free: chosen on public data",
-    }.get(spec.protocol.kind, "fixed beforehand: free")
-    coupled = ", coupled to clip: the two are nearly one dimension" if spec.space.step.policy.kind == "coupled" else ""
-    rows = [
-        DimensionRow(name=name, values=spec.search.values(domain), paid_as=how + (coupled if name.startswith("step.") else ""))
-        for name, domain in spec.space.searched()
-    ]
-    for part in ("clip", "step"):
-        space = getattr(spec.space, part)
-        fixed = [f"{key} {value}" for key, value in space.settings.items() if not hasattr(value, "at")]
-        if fixed:
-            rows.append(
-                DimensionRow(name=f"{part} ({space.policy.kind})", values=", ".join(fixed), paid_as="fixed beforehand: free")
-            )
-    return rows
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

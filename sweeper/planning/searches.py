@@ -14,28 +14,28 @@ from sweeper.spec.search import ADAPTIVE, RandomSearch
 from sweeper.spec.sweep import SweepSpec
 
 
-def refuse_search(spec: SweepSpec, train_rows: int) -> None:
+def refuse_search(spec: SweepSpec, train_rows: int, *, quote: bool = True) -> None:
     """Refuse a search whose candidates are not what the price of the protocol counts on.
 
-    Also on public data: the bill that is shown "as if private" would not be that of what ran.
+    Also on public data: the bill that is shown "as if private" would not be that of what ran. `quote`: say what others cost.
 
     Raises:
       FieldError: the reason, and what to use instead.
     """
     kind, protocol = spec.search.kind, spec.protocol
     if protocol.drawn and not spec.search.iid:
-        raise _not_drawn(spec, train_rows)
+        raise _not_drawn(spec, train_rows, quote)
     if kind in ADAPTIVE:
         rule = f"{protocol.kind} cannot use search {kind} in this version: only random and grid run"
         hint = "Use search: {kind: random}; every candidate is then drawn beforehand, and the bill is the same."
         raise FieldError("protocol", MISSING, rule, hint)
 
 
-def _not_drawn(spec: SweepSpec, train_rows: int) -> FieldError:
+def _not_drawn(spec: SweepSpec, train_rows: int, quote: bool) -> FieldError:
     """An adaptive search or a grid where the price counts on i.i.d. draws."""
     kind, protocol = spec.search.kind, spec.protocol
     trials = spec.search.trials(spec.space) or max(2, round(protocol.run_counts().mean_trials()))
-    released, selected, fixed = _bills(spec, train_rows, trials)
+    released, selected, fixed = _bills(spec, train_rows, trials) if quote else ("", "", "")
     if kind in ADAPTIVE:
         rule = f"it reads scores while trials run, which {protocol.kind} does not pay for"
         bills = f" (bill {released} instead of {selected} for {trials} trials)" if released else ""

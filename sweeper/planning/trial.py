@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sweeper.checks import FieldError
 from sweeper.privacy import accountant
 from sweeper.privacy.events import REPLACE_ONE, Composed, DiscreteLaplace, Disjoint, Event, ReplaceOne
@@ -15,7 +17,12 @@ def trial_event(spec: SweepSpec, train_rows: int, noise_multiplier: float) -> Ev
     replaced: its noise is the same for both. Searched settings that change what is asked stand at their dearest value, which
     dominates the others.
     """
-    training = spec.trainer.event(train_rows, noise_multiplier, spec.space.clip.dearest(), spec.space.step.dearest())
+    return event_with(spec, train_rows, noise_multiplier, spec.space.clip.dearest(), spec.space.step.dearest())
+
+
+def event_with(spec: SweepSpec, train_rows: int, noise_multiplier: float, clip: Any, step: Any) -> Event:
+    """`trial_event` with these policies in the place of the spec's own."""
+    training = spec.trainer.event(train_rows, noise_multiplier, clip, step)
     score: Event = DiscreteLaplace(spec.score.epsilon)
     if spec.trainer.relation == REPLACE_ONE:
         score = ReplaceOne(score)
@@ -32,6 +39,8 @@ def noise_for(spec: SweepSpec, train_rows: int) -> float:
     if privacy.noise_multiplier is not None:
         return privacy.noise_multiplier
     assert privacy.epsilon is not None
+    if getattr(spec.trainer, "unprotected", False):  # on public data alone: no noise makes it private
+        return 1.0
     try:
         return accountant.calibrate(
             lambda noise: spec.protocol.total(trial_event(spec, train_rows, noise)), privacy.epsilon, privacy.delta

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper import checks
 from sweeper.checks import FieldError
@@ -25,6 +25,7 @@ COARSEST = 0.32  # nats, the first grid
 HOPELESS = 1e-2  # nats; a grid on which an infinite epsilon is believed
 FINE = 2e-3  # of epsilon: a grid on which also a law of few losses has settled
 LARGEST_GRID = 4_000_000  # cells; beyond it a coarser, still pessimistic grid is kept
+PROBES = (1.0, math.sqrt(2), 1 / math.pi)  # noise multipliers at which two ways to make an event are told apart
 
 
 def epsilon(event: Event, delta: float) -> float:
@@ -41,15 +42,26 @@ def epsilon(event: Event, delta: float) -> float:
 def calibrate(make: Callable[[float], Event], target: float, delta: float) -> float:
     """The smallest noise_multiplier whose event costs at most `target` at delta, within 0.3% (epsilon in [0.997, 1] target).
 
-    `make` maps a noise multiplier to the event of the whole bill and depends on nothing else.
+    `make` maps a noise multiplier to the event of the whole bill and depends on nothing else. Answers on disk are found by its
+    events at PROBES, and hold the event that was priced: a `make` that agrees there, but gives another event at the answer, gets an
+    answer of its own.
 
     Raises:
       FieldError: no noise reaches the target, because parts of the event that carry their own noise cost more.
     """
     checks.positive(epsilon=target)
     checks.probability(delta=delta)
-    question = {"what": "noise_multiplier", "event": make(1.0).to_dict(), "epsilon": float(target), "delta": float(delta)}
-    return float(cached(question, lambda: _calibrate(make, target, delta)))
+    events = [make(probe).to_dict() for probe in PROBES]
+    question = {"what": "noise_multiplier", "events": events, "epsilon": float(target), "delta": float(delta)}
+
+    def answer() -> dict[str, Any]:
+        found = _calibrate(make, target, delta)
+        return {"noise_multiplier": found, "event": make(found).canonical()}
+
+    stored = cached(question, answer)
+    if make(stored["noise_multiplier"]).canonical() != stored["event"]:
+        stored = answer()
+    return float(stored["noise_multiplier"])
 
 
 def renyi(event: Event, order: float) -> tuple[float, float]:

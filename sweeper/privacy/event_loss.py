@@ -30,7 +30,6 @@ from sweeper.privacy.simplify import simplified
 
 FEW = 8  # runs up to which a selection is also priced as showing all of them: for a fixed number of 2 or 3 that is less
 PIECES = 8  # places of a quantile's bounded range that are priced apart
-SPLIT = 2  # quantiles of one list that are priced by pieces; parts multiply
 
 
 def privacy_loss(event: Event, interval: float) -> PrivacyLoss:
@@ -47,8 +46,11 @@ _simplified = lru_cache(maxsize=16)(simplified)  # an event is asked for on one 
 
 @singledispatch
 def _loss(event: Event, interval: float, one_place: bool = False) -> PrivacyLoss:
-    """`one_place`: the result will be composed with others of its kind, or selected from, where the place of a quantile's
-    range may differ from one to the next; then its parts may speak of a record's place in the table only."""
+    """The loss of a simplified event.
+
+    one_place: what comes out is one of several runs, or stands behind other answers about the table, on which the place of its
+    quantile's range may depend. Then its parts may speak of a record's part of the table only: they dominate it for every place.
+    """
     raise FieldError("event", event.kind, "has no loss law")
 
 
@@ -158,8 +160,6 @@ def _mixture(share: float, first: PrivacyLoss, second: PrivacyLoss) -> PrivacyLo
 
 @_loss.register
 def _(event: Repeated, interval: float, one_place: bool = False) -> PrivacyLoss:
-    if isinstance(event.event, PrivateQuantile):  # each has a place of its own, as in a list
-        return _loss(Composed((event,)), interval, one_place)
     if event.count == 0:
         return loss.point(interval)
     once = _loss(event.event, interval, True)
@@ -169,33 +169,16 @@ def _(event: Repeated, interval: float, one_place: bool = False) -> PrivacyLoss:
 
 @_loss.register
 def _(event: Composed, interval: float, one_place: bool = False) -> PrivacyLoss:
+    """A quantile of its own is asked before all else: what it is composed with is composed with each piece of its places.
+
+    Whatever stands behind another answer is priced for every place that this may lead to.
+    """
     schedules, others = schedule.families(event.events)
-    quantiles = [(_base(part), _count(part)) for part in others if isinstance(_base(part), PrivateQuantile)]
-    losses = [_loss(part, interval, one_place) for part in others if not isinstance(_base(part), PrivateQuantile)]
-    losses += _quantiles(quantiles, interval)
+    quantile = any(isinstance(part, PrivateQuantile) for part in others)
+    losses = [_loss(part, interval, not isinstance(part, PrivateQuantile)) for part in others]
     losses += [one for family in schedules for one in _scheduled(family, interval)]
     total = composed(losses, interval)
-    return fused(total) if one_place and quantiles else total
-
-
-def _base(event: Event) -> Event:
-    return event.event if isinstance(event, Repeated) else event
-
-
-def _count(event: Event) -> int:
-    return event.count if isinstance(event, Repeated) else 1
-
-
-def _quantiles(counted: list[tuple[Event, int]], interval: float) -> list[PrivacyLoss]:
-    """Quantiles whose scores depend on the table alone: the first SPLIT by pieces, each with a place of its own, the rest whole."""
-    left, losses = SPLIT, []
-    for event, count in counted:
-        apart = min(left, count)
-        left -= apart
-        losses += [_loss(event, interval)] * apart
-        if count > apart:
-            losses.append(_loss(event, interval, True).self_compose(count - apart))
-    return losses
+    return fused(total) if one_place and quantile else total
 
 
 def _scheduled(family: schedule.Family, interval: float) -> list[PrivacyLoss]:

@@ -110,7 +110,8 @@ def _bounded_range(epsilon: float, order: float) -> float:
 
 @_cost.register
 def _(event: AboveThresholdLaplace, order: float) -> Cost:
-    return sparse_vector.above_threshold_laplace_renyi(event.threshold_noise, event.query_noise, order), 0.0
+    apart = sparse_vector.above_threshold_laplace_renyi(event.threshold_noise, event.query_noise, order)
+    return min(apart, exponential.pure_renyi(event.epsilon, order)), 0.0  # it is epsilon-DP as a whole
 
 
 @_cost.register

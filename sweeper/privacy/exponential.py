@@ -28,9 +28,9 @@ def bounded_range(epsilon: float, interval: float, pieces: int = 1) -> PrivacyLo
     stretch: the loss l in [-epsilon, epsilon] has density e^(l/2) / (4 sinh(epsilon/2)). It holds wherever the stretch lies, also
     when that depends on earlier answers (a line search that has seen the noisy gradient).
     pieces > 1: one part for each piece of the places where the top of the stretch may lie, each part the largest profile over its
-    piece. Tighter in compositions, but only for a call whose scores depend on the table and public numbers alone (a quantile
-    asked before training). Parts are places here: several such calls must be `compose`d, never `self_compose`d (their places
-    differ), and inside select-best, where candidates' places may differ, `profile.fused` of the trial must be taken.
+    piece. Tighter in compositions, but only for a call whose scores depend on the table and on what was known before it alone (a
+    quantile asked before training). Parts are places here: `profile.fused` must be taken of what is composed with it before that is
+    repeated, selected from, or set behind other answers on which the place may depend.
     Relation: zero-out (replace-one doubles what one record moves a score by).
     Exactness: attained at each e by some exponential mechanism; on the grid, chords of the profile.
     Source: Dong, Durfee, Rogers 2020, "Optimal differential privacy composition for exponential mechanisms"; ALGORITHMS.md

@@ -22,6 +22,7 @@ REACH = 10.0  # standard deviations of a Gaussian that are kept: 1e-23 lies beyo
 NUDGE = 2.0**-50  # times 4 + z^2: more than the relative error of scipy's normal tail at z, of the rounding of z included
 Cells = tuple[float, Floats, float]
 FARTHEST = 600.0  # nats, e^FARTHEST is the largest number used
+WIDEST = 1 << 24  # cells: laws farther apart are not laid over each other as they are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,9 +95,35 @@ def normalised(interval: float, lowest: int, mass: Floats, infinity: float) -> L
     low = int(np.count_nonzero(np.cumsum(mass) <= TAIL / 2))  # the tail below moves up to the first loss kept
     low = min(low, max(high - 1, 0))
     infinity += float(np.sum(mass[high:]))
-    kept = np.array(mass[low:high] if high > low else [0.0])
+    if high == 0:  # all of it: no place in particular
+        return LossPmf(interval=interval, lowest=0, mass=np.zeros(1), infinity=min(infinity, 1.0))
+    kept = np.array(mass[low:high])
     kept[0] += float(np.sum(mass[:low]))
     return LossPmf(interval=interval, lowest=lowest + low, mass=kept, infinity=min(infinity, 1.0))
+
+
+def folded(pmf: LossPmf) -> LossPmf:
+    """`pmf` with no loss beyond FARTHEST nats either way; what dominates it otherwise.
+
+    Mass above the highest such loss g goes to g and to infinity with its Q-mass kept: the profile is the same up to g, and beyond
+    it what it is at g. Mass below the lowest one moves up to it: there the profile is the chord from (0, 1).
+    """
+    reach = math.floor(FARTHEST / pmf.interval)
+    last = pmf.lowest + len(pmf.mass) - 1
+    if -reach <= pmf.lowest and last <= reach:
+        return pmf
+    low, high = min(max(pmf.lowest, -reach), reach), min(max(last, -reach), reach)
+    below, above = max(low - pmf.lowest, 0), max(last - high, 0)  # cells, of a law beyond one end all of them but one
+    kept = np.zeros(high - low + 1)
+    start, stop = min(below, len(pmf.mass)), max(len(pmf.mass) - above, 0)
+    if start < stop:
+        first = pmf.lowest + start - low
+        kept[first : first + stop - start] = pmf.mass[start:stop]
+    kept[0] += float(np.sum(pmf.mass[:start]))
+    beyond = pmf.mass[stop:]
+    stays = beyond * np.exp(-pmf.interval * (pmf.lowest + stop - high + np.arange(len(beyond))))
+    kept[-1] += float(np.sum(stays))
+    return normalised(pmf.interval, low, kept, pmf.infinity + float(np.sum(beyond - stays)))
 
 
 def trimmed(mass: Floats, surplus: float) -> Floats:
@@ -159,6 +186,8 @@ def dominates(big: LossPmf, small: LossPmf) -> bool:
     """
     lowest = min(big.lowest, small.lowest)
     highest = max(big.lowest + len(big.mass), small.lowest + len(small.mass))
+    if highest - lowest > WIDEST:  # not looked into: to keep both is safe
+        return False
     return bool(np.all(_profile(big, lowest, highest) >= _profile(small, lowest, highest) * (1 - 1e-12)))
 
 

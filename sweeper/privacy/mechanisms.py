@@ -143,9 +143,13 @@ class ExponentialMechanism(Event):
 class PrivateQuantile(Event):
     """A quantile of per-record numbers by the exponential mechanism over a public grid, asked ONCE before training.
 
-    Guarantee: epsilon-bounded-range, as `ExponentialMechanism`. Where its range of losses lies is settled by the two tables,
-    because scores depend on the table and public numbers alone, never on earlier answers: so each place of the range is composed
-    with the rest by itself and the dearest counts (exponential.py, `pieces`), which costs less than all places at once.
+    Guarantee: epsilon-bounded-range, as `ExponentialMechanism`. Of a quantile that its run asks first, the two tables and what was
+    known before the run settle where its range of losses lies. So each place of the range is composed with the rest of the run by
+    itself, and the dearest counts (exponential.py, `pieces`), which costs less than all places at once.
+    A run is a composition, first of all or inside another event, that has the quantile at its head. Where the run stands behind
+    other answers (the final run of subsample-tune, later runs of release-all), or is one of several, its place may depend on them:
+    then the largest profile of its places stands for the whole run (`profile.fused`). A quantile asked after something else of its
+    own run is priced as an exponential mechanism. simplify.py tells them apart.
     Sensitivity: rank utilities move by max(p, 1 - p) under zero-out, by 1 under replace-one; the sampler must use that.
     Source: ALGORITHMS: u_j = -|(1-p) #{G_i <= g_j} - p #{G_i > g_j}|; Dong, Durfee, Rogers 2020.
     """

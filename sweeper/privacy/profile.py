@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sweeper.privacy.convolution import Floats
-from sweeper.privacy.loss import FARTHEST, LossPmf, PrivacyLoss, divergences, normalised
+from sweeper.privacy.loss import FARTHEST, WIDEST, LossPmf, PrivacyLoss, divergences, folded, normalised
 
 
 def from_cells(interval: float, edges: Floats, p: Floats, q: Floats) -> LossPmf:
@@ -33,9 +33,12 @@ def from_profile(interval: float, lowest: int, deltas: Floats) -> LossPmf:
     `deltas` falls and is convex in e^epsilon, and is 1 at e^epsilon = 0. Its last value goes to infinity. Masses are second
     differences: if values are right to 1e-16 of themselves, masses are to 1e-16 / interval of the tail. Where that is not
     enough, build from masses (`from_cells`). Negative ones are cut, which raises the profile. Losses whose e^loss leaves float64
-    are left out at both ends: then the last value kept goes to infinity, and the first lies on the chord from (0, 1).
+    are left out at both ends: then the last value kept goes to infinity, and the first lies on the chord from (0, 1). Where no
+    value is kept, all lie so far out that nothing is promised.
     """
     first, after = _in_reach(interval, lowest, len(deltas))
+    if first >= after:
+        return LossPmf(interval=interval, lowest=0, mass=np.zeros(1), infinity=1.0)
     lowest, deltas = lowest + first, deltas[first:after]
     x = np.exp((lowest + np.arange(len(deltas))) * interval)
     slopes = np.concatenate([[(1.0 - deltas[0]) / x[0]], -np.diff(deltas) / np.diff(x), [0.0]])  # Q-mass of the losses above
@@ -49,7 +52,12 @@ def _in_reach(interval: float, lowest: int, count: int) -> tuple[int, int]:
 
 
 def mixed(share: float, first: LossPmf, second: LossPmf) -> LossPmf:
-    """The first with probability `share`, else the second, by a coin that everybody sees: profiles average."""
+    """The first with probability `share`, else the second, by a coin that everybody sees: profiles average.
+
+    Of two that lie very far apart the average is kept up to FARTHEST nats.
+    """
+    if _span(first, second)[1] > WIDEST:
+        first, second = folded(first), folded(second)
     parts = ((first, share), (second, 1.0 - share))
     a, b = (LossPmf(interval=x.interval, lowest=x.lowest, mass=x.mass * by, infinity=x.infinity * by) for x, by in parts)
     return added(a, b)
@@ -58,11 +66,17 @@ def mixed(share: float, first: LossPmf, second: LossPmf) -> LossPmf:
 def added(a: LossPmf, b: LossPmf) -> LossPmf:
     """The two measures, of total mass 1, as one law."""
     assert a.interval == b.interval
-    lowest = min(a.lowest, b.lowest)
-    mass = np.zeros(max(a.lowest + len(a.mass), b.lowest + len(b.mass)) - lowest)
+    lowest, count = _span(a, b)
+    mass = np.zeros(count)
     for pmf in (a, b):
         mass[pmf.lowest - lowest : pmf.lowest - lowest + len(pmf.mass)] += pmf.mass
     return normalised(a.interval, lowest, mass, a.infinity + b.infinity)
+
+
+def _span(*laws: LossPmf) -> tuple[int, int]:
+    """(lowest, count) of the grid losses of all of them."""
+    lowest = min(pmf.lowest for pmf in laws)
+    return lowest, max(pmf.lowest + len(pmf.mass) for pmf in laws) - lowest
 
 
 def fused(loss: PrivacyLoss) -> PrivacyLoss:
@@ -76,27 +90,30 @@ def fused(loss: PrivacyLoss) -> PrivacyLoss:
 
 
 def largest(laws: list[LossPmf]) -> LossPmf:
-    """One law whose profile is the largest of theirs: it is convex in e^epsilon again, so chords between grid losses lie above."""
+    """One law whose profile is the largest of theirs: it is convex in e^epsilon again, so chords between grid losses lie above.
+
+    Of several laws the profiles are followed up to FARTHEST nats.
+    """
     if len(laws) == 1:
         return laws[0]
-    lowest = min(pmf.lowest for pmf in laws) - 1
-    count = max(pmf.lowest + len(pmf.mass) for pmf in laws) - lowest + 1
-    return from_profile(laws[0].interval, lowest, np.max([profile_values(pmf, lowest, count) for pmf in laws], axis=0))
+    near = [folded(pmf) for pmf in laws]
+    lowest, count = _span(*near)
+    values = [profile_values(pmf, lowest - 1, count + 2) for pmf in near]
+    return from_profile(near[0].interval, lowest - 1, np.max(values, axis=0))
 
 
 def smallest(laws: list[LossPmf]) -> LossPmf:
     """One law that dominates what each of `laws` dominates: the largest convex profile below all of theirs at the grid losses.
 
     The mechanism's own profile is convex in e^epsilon, 1 at 0 and below each of theirs, so it is below this one at the grid
-    losses, and between them below its chords.
+    losses, and between them below its chords. Profiles are followed up to FARTHEST nats.
     """
-    interval = laws[0].interval
-    lowest = min(pmf.lowest for pmf in laws) - 1
-    count = max(pmf.lowest + len(pmf.mass) for pmf in laws) - lowest + 1
-    values = np.min([profile_values(pmf, lowest, count) for pmf in laws], axis=0)
-    first, after = _in_reach(interval, lowest, count)
-    x = np.exp((lowest + np.arange(first, after)) * interval)
-    return from_profile(interval, lowest + first, _convex_below(x, values[first:after]))
+    near = [folded(pmf) for pmf in laws]
+    interval, (lowest, count) = near[0].interval, _span(*near)
+    values = np.min([profile_values(pmf, lowest - 1, count + 2) for pmf in near], axis=0)
+    first, after = _in_reach(interval, lowest - 1, count + 2)
+    x = np.exp((lowest - 1 + np.arange(first, after)) * interval)
+    return from_profile(interval, lowest - 1 + first, _convex_below(x, values[first:after]))
 
 
 def _convex_below(x: Floats, y: Floats) -> Floats:

@@ -4,6 +4,11 @@ Every rule is an equality of guarantees: Gaussians on the same records (the same
 Poisson batch of a Poisson batch is one; a batch of all rows is the table; what releases nothing is dropped. Equal events in a list
 become a repeat only where a record's part of the table cannot differ between the copies, which a list cannot say.
 
+A quantile is told apart from other choices only where nothing about the table was answered before it in its run: at the head of a
+composition, or alone. Elsewhere its scores may depend on earlier answers, and it is the exponential mechanism that it is. After
+rewriting, a composition has at most one quantile of its own, at its head; a run that begins with one and comes later in a
+composition stays a composition inside, behind the rest.
+
 Renyi bounds at one order, and zCDP bounds, become one whose rho is their sum: composition is stated that way (Mironov 2017,
 Proposition 1), and the sum is never below theirs together. Its loss law is far tighter than that of the single laws composed.
 """
@@ -16,7 +21,7 @@ from dataclasses import replace
 from sweeper.privacy.bounds import RenyiBound, ZeroConcentrated
 from sweeper.privacy.combined import NOTHING, Composed, Disjoint, Repeated, ReplaceOne, SelectBest
 from sweeper.privacy.event import Event
-from sweeper.privacy.mechanisms import AdaptiveQuantileStep, Gaussian, merged
+from sweeper.privacy.mechanisms import AdaptiveQuantileStep, ExponentialMechanism, Gaussian, PrivateQuantile, merged
 from sweeper.privacy.sampled import FixedSizeSampled, PoissonSubsampled, RandomPart
 
 
@@ -64,6 +69,8 @@ def _repeated(event: Event, count: int) -> Event:
         return event
     if isinstance(event, Repeated):
         return Repeated(event.event, event.count * count)
+    if isinstance(event, PrivateQuantile):
+        return Composed((event, _repeated(ExponentialMechanism(event.epsilon), count - 1)))
     if isinstance(event, ReplaceOne):
         return ReplaceOne(_repeated(event.event, count))
     if isinstance(event, Gaussian) and not event.unprotected:
@@ -79,7 +86,7 @@ def _up(rho: float) -> float:
 
 
 def _composed(events: list[Event]) -> Event:
-    flat = [inner for event in events for inner in (event.events if isinstance(event, Composed) else (event,))]
+    flat = _flat(events)
     if any(event.unprotected for event in flat):
         return Composed(tuple(flat))
     stated = [event.event for event in flat if isinstance(event, ReplaceOne)]
@@ -97,9 +104,28 @@ def _composed(events: list[Event]) -> Event:
             loose.append(event)
         else:
             counts[base] = counts.get(base, 0) + count
-    kept = [Gaussian(merged(gaussians))] if gaussians else []
-    result = [*kept, *(_repeated(base, count) for base, count in counts.items()), *loose]
+    head: list[Event] = [quantile for quantile in counts if isinstance(quantile, PrivateQuantile)]
+    head += [Gaussian(merged(gaussians))] if gaussians else []
+    plain, runs = ([base for base in counts if isinstance(base, Composed) is runs] for runs in (False, True))
+    repeats = ([_repeated(base, counts[base]) for base in some if base not in head] for some in (plain, runs))
+    result = [*head, *next(repeats), *loose, *next(repeats)]
     return result[0] if len(result) == 1 else Composed(tuple(result))
+
+
+def _flat(events: list[Event]) -> list[Event]:
+    """The members of a composition, those of compositions among them, and what is no quantile asked first as what it is."""
+    flat: list[Event] = []
+    for event in events:
+        parts = event.events if isinstance(event, Composed) else (event,)
+        if flat and len(parts) > 1 and isinstance(parts[0], PrivateQuantile):
+            flat.append(event)  # a run of its own
+        else:
+            flat += [_later(part) for part in parts] if flat else parts
+    return flat
+
+
+def _later(event: Event) -> Event:
+    return ExponentialMechanism(event.epsilon) if isinstance(event, PrivateQuantile) else event
 
 
 def _bounds_added(events: list[Event]) -> list[Event]:

@@ -5,39 +5,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sweeper.report.arms_text import arm_bills, arm_dimensions, arms_lines
 from sweeper.report.tables import sig
 
+PAID = {"changes-event": "changes the event"}
 TUNED = ("select-best", "subsample-tune", "release-all")  # protocols whose bill is more than that of the run it ends with
 
 
 def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: str) -> str:
     """The price table of a sweep. `budget`: as service.budget_for gives it."""
-    spec, trainer = plan["spec"], plan["spec"]["trainer"]
-    average = ", tail average" if trainer.get("average") == "tail" else ""
+    spec, arms = plan["spec"], plan["arms"]
     openness = ", data public" if plan["public"] else ""
     lines = [
-        f"{plan['name']} · {spec['model']['kind']} on {spec['data']['source']} (n = {plan['train_rows']:,} train / "
-        f"{plan['holdout_rows']:,} hold-out, stated by {plan['n_stated_by']}{openness}) · {trainer['kind']}, "
-        f"{plan['steps']:,} steps of {plan['batch_size']}{average}",
+        f"{plan['name']} · {spec['model']['kind']} on {plan['table']} (n = {plan['train_rows']:,} train / "
+        f"{plan['holdout_rows']:,} hold-out, stated by {plan['n_stated_by']}{openness}) · "
+        f"{_trainer(plan)}",
         "",
-        "  dimension          values                     paid as",
-    ]
-    for row in plan["dimensions"]:
-        lines.append(f"  {row['name']:<17}  {row['values']:<25}  {row['paid_as']}")
-    lines += [f"  {'runs':<17}  {_runs(plan):<25}  {_runs_note(plan)}", *_choice(plan), ""]
-    lines += [
-        f"  sampling probability q = {sig(plan['sampling_probability'], 4)} · noise multiplier sigma = "
-        f"{sig(plan['noise_multiplier'], 5)} ({'calibrated' if plan['calibrated'] else 'given'}) · "
-        f"relation {plan['guarantee']['relation']}, unit {plan['guarantee']['unit']}",
+        *_dimensions({**plan, "dimensions": arm_dimensions(plan)} if arms else plan),
+        *_choice(plan),
+        "",
+        *(arms_lines(plan) if arms else [f"  {_noise(plan)}"]),
         "",
     ]
     width = 42
     lines.append(f"  {'bill at delta ' + sig(plan['delta'], 3):<{width}}  epsilon")
-    lines.append(f"  {'one trial':<{width}}  {_eps(plan['epsilon_one_trial'])}")
+    if arms:
+        lines += arm_bills(plan, width)
+    else:
+        lines.append(f"  {'one trial':<{width}}  {_eps(plan['epsilon_one_trial'])}")
     extra = _minus(plan["epsilon"], plan["epsilon_one_trial"])
-    if plan["protocol"] in TUNED:
+    if plan["protocol"] in TUNED and not arms:
         lines.append(f"  {'+ tuning by ' + plan['protocol']:<{width}}  {_eps(extra)}")
-    lines.append(f"  {'= this sweep':<{width}}  {_eps(plan['epsilon'])}   {_budget(plan, budget)}".rstrip())
+    total = "= the dearest arm" if arms and plan["public"] else "= this sweep"
+    lines.append(f"  {total:<{width}}  {_eps(plan['epsilon'])}   {_budget(plan, budget)}".rstrip())
     for row in plan["alternatives"]:
         lines.append(f"  {'the same sweep as ' + row['name']:<{width}}  {_eps(row['epsilon'])}   ({row['note']})")
     if plan["protocol"] in TUNED:
@@ -46,12 +46,53 @@ def plan_text(plan: Mapping[str, Any], budget: Mapping[str, Any] | None, file: s
     if plan["public"]:
         seen = "every trial"
     else:
-        seen = plan["visible"]
+        seen = f"of each arm {plan['visible']}" if arms else plan["visible"]
     lines += ["", f"  visible afterwards: {seen}.  Sealed: {sealed}."]
     if budget is not None and budget.get("head"):
         lines.append(f"  ledger head {budget['head']}")
     lines.append(f"  next: sweeper run {file}")
     return "\n".join(lines)
+
+
+def _trainer(plan: Mapping[str, Any]) -> str:
+    if plan["arms"]:
+        return f"{len(plan['arms'])} arms, one selection each"
+    trainer = plan["spec"]["trainer"]
+    average = ", tail average" if trainer.get("average") == "tail" else ""
+    return f"{trainer['kind']}, {plan['steps']:,} steps of {plan['batch_size']}{average}"
+
+
+def _noise(plan: Mapping[str, Any]) -> str:
+    return (
+        f"sampling probability q = {sig(plan['sampling_probability'], 4)} · noise multiplier sigma = "
+        f"{sig(plan['noise_multiplier'], 5)} ({'calibrated' if plan['calibrated'] else 'given'}) · "
+        f"relation {plan['guarantee']['relation']}, unit {plan['guarantee']['unit']}"
+    )
+
+
+def _dimensions(plan: Mapping[str, Any]) -> list[str]:
+    """Every setting, every question of a policy, the number of runs: how each is paid for."""
+    rows = [("dimension", "values", "paid as")]
+    for row in plan["dimensions"]:
+        paid = PAID.get(row["paid"], row["paid"])
+        rows.append((row["name"], row["values"], f"{paid}: {row['note']}" if row["note"] else paid))
+    rows.append(("runs", _runs(plan), f"in each arm: {_runs_note(plan)}" if plan["arms"] else _runs_note(plan)))
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {name:<{first}}  {values:<{second}}  {paid}" for name, values, paid in rows]
+    if any("if fixed" in row["note"] for row in plan["dimensions"]):
+        lines += _if_fixed(plan)
+    return lines
+
+
+def _if_fixed(plan: Mapping[str, Any]) -> list[str]:
+    """What is compared where a row says what its dimension costs."""
+    if plan["chance_of_top"] is None:
+        return [f"  (if fixed: the bill of the {plan['search']} without that dimension, at the same noise)"]
+    coupled = any("nearly one dimension" in row["note"] for row in plan["dimensions"])
+    return [
+        "  (if fixed: the bill without that dimension, at the same noise and the same chance of a setting in the best third of",
+        f"  every range{', or three quarters of a clip norm beside a coupled step' if coupled else ''})",
+    ]
 
 
 def _runs(plan: Mapping[str, Any]) -> str:
@@ -112,7 +153,7 @@ def _chance(plan: Mapping[str, Any]) -> str:
 def _budget(plan: Mapping[str, Any], budget: Mapping[str, Any] | None) -> str:
     if plan["public"]:
         return "as if private: the data is public, nothing is charged"
-    name = plan["spec"]["privacy"].get("budget_of", plan["spec"]["data"]["source"])
+    name = plan["budget_of"]
     if budget is None:
         enough, delta = max(8.0, 4 * (plan["epsilon"] or 0.0)), 10 * plan["delta"]
         return f"no budget of {name} is set: sweeper ledger set-budget {name} --epsilon {enough:.3g} --delta {delta:.0e}"

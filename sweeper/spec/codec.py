@@ -17,11 +17,11 @@ from sweeper.checks import FieldError
 from sweeper.spec.refused import refusals
 from sweeper.spec.search import ADAPTIVE, AdaptiveSearch, RandomSearch
 from sweeper.spec.space import Choices, PolicySpace, Range, Space
-from sweeper.spec.sweep import DataSpec, PrivacySpec, Resources, ScoreSpec, SweepSpec
+from sweeper.spec.sweep import Arm, DataSpec, PrivacySpec, Resources, ScoreSpec, SweepSpec, too_few_arms
 from sweeper.spec.values import DOMAIN_KEYS, as_mapping, as_text, inside, only_known, read_record, read_value, type_hints
 
 Resolve = Callable[[str, object], type[Any]]  # (family, kind) -> class, or FieldError on field "kind"
-SECTIONS = ("name", "data", "model", "trainer", "privacy", "protocol", "search", "score", "space", "resources")
+SECTIONS = ("name", "data", "model", "trainer", "privacy", "protocol", "search", "score", "space", "arms", "resources")
 
 
 def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
@@ -34,9 +34,17 @@ def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
     for found in refusals(top):
         raise found
     only_known("spec", top, SECTIONS, prefix=False)
+    arms = None if top.get("arms") is None else as_mapping("arms", top["arms"])
+    if arms is not None and top.get("space") is not None:
+        hint = "Move clip and step of space into an arm, or leave arms out."
+        raise FieldError("arms", checks.MISSING, "and space are both given: arms are several spaces", hint)
+    if arms is not None and len(arms) < 2:
+        raise too_few_arms()
+    own_trainers = arms is not None and all(isinstance(arm, Mapping) and arm.get("trainer") for arm in arms.values())
     for key in ("name", "data", "model", "trainer", "privacy", "protocol", "space"):
-        if top.get(key) is None:
-            raise FieldError(key, checks.MISSING, "is missing")
+        if top.get(key) is None and not (key == "space" and arms is not None) and not (key == "trainer" and own_trainers):
+            hint = "Or give arms, to compare several." if key == "space" else ""
+            raise FieldError(key, checks.MISSING, "is missing", hint)
     data_section = dict(as_mapping("data", top["data"]))
     source = data_section.pop("source", None)
     if source is None:
@@ -44,11 +52,15 @@ def spec_from_dict(data: object, resolve: Resolve) -> SweepSpec:
     parts = {
         "data": inside("data", lambda: read_record(DataSpec, {**data_section, "source": _source(source, resolve)})),
         "model": _kinded("model", top["model"], resolve),
-        "trainer": _kinded("trainer", top["trainer"], resolve),
         "privacy": inside("privacy", lambda: read_record(PrivacySpec, top["privacy"])),
         "protocol": _kinded("protocol", top["protocol"], resolve),
-        "space": _space(top["space"], resolve),
     }
+    if top.get("trainer") is not None:
+        parts["trainer"] = _kinded("trainer", top["trainer"], resolve)
+    if arms is None:
+        parts["space"] = _space(top["space"], resolve)
+    else:
+        parts["arms"] = {name: _arm(name, arm, resolve) for name, arm in arms.items()}
     if "search" in top:
         parts["search"] = _search(top["search"], resolve)
     if "score" in top:
@@ -69,16 +81,17 @@ def spec_to_dict(spec: SweepSpec) -> dict[str, Any]:
     (A sweep that was sealed before searches had a name has the same fingerprint now, so that it can be resumed.)
     """
     search = {} if spec.search == RandomSearch() else {"search": _with_kind(spec.search)}
+    arms = {name: _space_to_dict(arm.space) | {"trainer": _with_kind(arm.trainer)} for name, arm in spec.arms.items()}
     return {
         "name": spec.name,
-        "data": {**_fields(spec.data), "source": spec.data.source.kind},
+        "data": {**_fields(spec.data), "source": _source_to_dict(spec.data.source)},
         "model": _with_kind(spec.model),
-        "trainer": _with_kind(spec.trainer),
+        **({} if arms else {"trainer": _with_kind(spec.trainer)}),
         "privacy": _fields(spec.privacy),
         "protocol": _with_kind(spec.protocol),
         **search,
         "score": _fields(spec.score),
-        "space": {part: _policy_to_dict(getattr(spec.space, part)) for part in ("clip", "step")},
+        **({"arms": arms} if arms else {"space": _space_to_dict(spec.space)}),
         "resources": _fields(spec.resources),
     }
 
@@ -98,6 +111,10 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _space_to_dict(space: Space) -> dict[str, Any]:
+    return {part: _policy_to_dict(getattr(space, part)) for part in ("clip", "step")}
+
+
 def _policy_to_dict(space: PolicySpace) -> dict[str, Any]:
     data: dict[str, Any] = {"policy": space.policy.kind}
     for key, value in space.settings.items():
@@ -108,7 +125,7 @@ def _policy_to_dict(space: PolicySpace) -> dict[str, Any]:
         elif isinstance(value, Choices):
             data.update({"values": list(value.values)} if main else {key: {"values": list(value.values)}})
         else:
-            data["value" if main else key] = value
+            data["value" if main else key] = list(value) if isinstance(value, tuple) else value
     return data
 
 
@@ -120,11 +137,30 @@ def _with_kind(record: Any) -> dict[str, Any]:
     return {"kind": record.kind, **_fields(record)}
 
 
-def _source(kind: object, resolve: Resolve, field: str = "source") -> Any:
+def _source(section: object, resolve: Resolve, field: str = "source") -> Any:
+    """A source by its kind alone, or by a mapping with its fields; `module:` alone says its kind."""
+    if isinstance(section, Mapping) and field == "source":
+        mapping = dict(as_mapping(field, section))
+        kind = mapping.pop("kind", "module" if "module" in mapping else None)
+        if kind is None:
+            raise FieldError("source.kind", checks.MISSING, "is missing", "See: sweeper kinds data.")
+        cls = inside("source", lambda: resolve("data", kind))
+        return inside("source", lambda: read_record(cls, mapping, owner=f"data source {cls.kind}"))
     try:
-        return resolve("data", kind)()
+        cls = resolve("data", section)
     except FieldError as error:
         raise FieldError(field, error.value, error.rule, error.hint) from None
+    if required := [f.name for f in fields(cls) if f.default is NO_DEFAULT and f.default_factory is NO_DEFAULT]:
+        if field != "source":
+            raise FieldError(field, section, "is a table of the user's own, and must be a published one", "See: sweeper data list.")
+        raise FieldError(field, section, f"needs {', '.join(required)}", f"As in data: {cls.example}.")
+    return cls()
+
+
+def _source_to_dict(source: Any) -> str | dict[str, Any]:
+    """The kind alone where nothing else is stated, as files wrote it before sources had fields: the fingerprint stays."""
+    stated = source.to_dict() if hasattr(source, "to_dict") else {}
+    return {"kind": source.kind, **stated} if stated else str(source.kind)
 
 
 def _kinded(family: str, section: object, resolve: Resolve) -> Any:
@@ -142,15 +178,27 @@ def _search(section: object, resolve: Resolve) -> Any:
     return _kinded("search", section, resolve)
 
 
-def _space(section: object, resolve: Resolve) -> Space:
-    mapping = as_mapping("space", section)
-    only_known("space", mapping, ("clip", "step"))
+def _space(section: object, resolve: Resolve, place: str = "space") -> Space:
+    mapping = as_mapping(place, section)
+    only_known(place, mapping, ("clip", "step"))
     parts = {}
     for part in ("clip", "step"):
         if mapping.get(part) is None:
-            raise FieldError(f"space.{part}", checks.MISSING, "is missing", f"See: sweeper kinds {part}.")
-        parts[part] = inside(f"space.{part}", lambda part=part: _policy(part, mapping[part], resolve))  # type: ignore[misc]
+            raise FieldError(f"{place}.{part}", checks.MISSING, "is missing", f"See: sweeper kinds {part}.")
+        parts[part] = inside(f"{place}.{part}", lambda part=part: _policy(part, mapping[part], resolve))  # type: ignore[misc]
     return Space(**parts)
+
+
+def _arm(name: str, section: object, resolve: Resolve) -> Arm:
+    place = f"arms.{name}"
+    checks.name(arms=name)
+    mapping = dict(as_mapping(place, section))
+    only_known(place, mapping, ("clip", "step", "trainer"))
+    trainer = mapping.pop("trainer", None)
+    space = _space(mapping, resolve, place)
+    if trainer is None:
+        return Arm(space=space)
+    return Arm(space=space, trainer=inside(place, lambda: _kinded("trainer", trainer, resolve)))
 
 
 def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
@@ -170,6 +218,8 @@ def _policy(family: str, section: object, resolve: Resolve) -> PolicySpace:
     settings = {}
     for key, value in mapping.items():
         settings[key] = _setting(key, value, type_hints(cls)[key])
+    if own and not cls.searched:
+        raise FieldError(next(iter(own)), checks.MISSING, f"sets nothing: {family} policy {cls.kind} has no settings", "Drop it.")
     if own:
         if cls.searched in settings:
             raise FieldError(cls.searched, mapping[cls.searched], f"and {next(iter(own))} are both given: they set the same thing")

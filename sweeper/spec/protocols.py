@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from sweeper.privacy.events import Event
     from sweeper.privacy.release import Part
     from sweeper.seeds import Streams
+    from sweeper.spec.curvature import Curvature
+
+
+USER = "the user"  # who states the figures of a table of the user's own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +31,9 @@ class Description:
     features: int  # width after encoding, bias column not included
     classes: int
     test_rows: tuple[int, int] | None = None  # [first, after last) of the rows the publisher set aside, if any
+    ids: bool = False  # rows have public keys, and these, not positions, decide who is held out
     stated_by: str = ""  # where the figures come from
+    norm_bound: float | None = None  # no record has ||[x, 1]|| above it, whatever it holds; None: nothing promises one
 
 
 class DataSource(Protocol):
@@ -58,7 +64,7 @@ class DataSource(Protocol):
 class Facts:
     """The public numbers of one run: what a policy may know before it starts."""
 
-    rows: int  # training rows
+    rows: int  # training rows; of a secret part of them, the expected number
     batch_size: float  # expected batch; sums are divided by it
     steps: int
     parameters: int  # P
@@ -85,8 +91,14 @@ class Clip(Protocol):
     kind: ClassVar[str]
     searched: ClassVar[str]  # the field that `range:` or `value:` set
     costs: ClassVar[Mapping[str, int]]  # field that changes the event -> 1: a larger value costs more, -1: less, 0: not ordered
+    absent: ClassVar[bool]  # stands for no policy
     by_layer: ClassVar[bool]  # wants norms per layer, and gives a factor for each
     counts: ClassVar[bool]  # asks for a noisy count beside the sum
+
+    @property
+    def raises(self) -> bool:
+        """Moves when a trainer raises its gradient budget."""
+        ...
 
     @property
     def sensitivity(self) -> float:
@@ -128,7 +140,9 @@ class Step(Protocol):
     kind: ClassVar[str]
     searched: ClassVar[str]
     costs: ClassVar[Mapping[str, int]]
+    absent: ClassVar[bool]  # stands for no policy
     searches: ClassVar[bool]  # asks each minibatch something
+    scaled: ClassVar[bool]  # its sizes are in units of the gradient's scale
 
     def event(self, noise_multiplier: float) -> Event | None: ...
     def gradient_noise(self, noise_multiplier: float) -> float: ...
@@ -157,6 +171,10 @@ class Batch(Protocol):
         """Sums [J] in float64 of `terms` over the batch: losses at params_P and at params_P - size * direction_P, no penalty."""
         ...
 
+    def exact_sum(self, params_P: Tensor) -> Tensor:
+        """Sum of gradients in float64, at params_P in float64, clipped by nothing. Of models that bound them: see `curvature`."""
+        ...
+
 
 Terms = Callable[["Tensor", "Tensor"], "Tensor"]  # losses here [B, 1] and there [B, J] -> what is summed [B, J]
 
@@ -176,8 +194,25 @@ class Problem(Protocol):
         """Initial params_P."""
         ...
 
+    @property
+    def curvature(self) -> Curvature | None:
+        """Public bounds on a record's loss; None: the model is not convex, or nothing bounds its gradients."""
+        ...
+
     def batch(self, rows_B: Any) -> Batch:
         """The minibatch with these row positions."""
+        ...
+
+    def label_counts(self, rows: Any = None) -> Tensor:
+        """How many training rows (or of these) have each label [classes], int64. Null records and broken ones add nothing."""
+        ...
+
+    def constant(self, label: int) -> Tensor:
+        """Parameters of the model that gives every row this label."""
+        ...
+
+    def released(self, params_P: Tensor) -> Tensor:
+        """The parameters for features as the source gives them: others than those trained where a model is scaled."""
         ...
 
     def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
@@ -226,6 +261,10 @@ class Trainer(Protocol):
 
     def faults(self, clip: Any, step: Any) -> Iterator[FieldError]:
         """Why it does not run with these policies."""
+        ...
+
+    def assumes(self, spec: Any) -> Iterator[FieldError]:
+        """What it needs of model and data that the spec does not promise."""
         ...
 
     def fit(

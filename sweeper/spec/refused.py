@@ -23,7 +23,7 @@ OF_DATA += ("pca", "impute", "vocabulary", "feature_selection", "outliers", "bal
 WEIGHTS = ("class_weight", "class_weights", "sample_weight", "sample_weights", "label_weights")
 WEIGHTS_HINT = "Leave it out: records count equally, and label counts of private rows are not public."
 OF_CLIP = ("percentile", "quantile", "median")
-CLIP_HINT = "Give range: or value:, chosen without looking at the rows."
+CLIP_HINT = "Give range: or value:, chosen without looking at the rows, or use policy: private-quantile, which is priced."
 
 INSIDE = "is refused: it chooses by scores inside a trial, a selection of its own that the price of {protocol} does not cover"
 INSIDE_HINT = "Leave it out, or give the protocol more trials."
@@ -42,18 +42,22 @@ def refusals(top: Mapping[str, Any]) -> Iterator[FieldError]:
     protocol = sections.get("protocol", {}).get("kind", "select-best")
     data = sections.get("data", {})
     public = data.get("public") is True
-    for place, section in {"": top, **sections}.items():
+    arms = {f"arms.{name}": arm for name, arm in sections.get("arms", {}).items() if isinstance(arm, Mapping)}
+    trainers = {f"{place}.trainer": arm["trainer"] for place, arm in arms.items() if isinstance(arm.get("trainer"), Mapping)}
+    parts = {place: sections.get(place, {}) for place in ("model", "trainer")} | trainers
+    for place, section in ({"": top} | sections | arms | trainers).items():
         for key in SEEDS:
             if key in section:
                 yield _error(place, key, section, SEED, SEED_HINT)
     if not public:
         source = data.get("source")
         yield from _each("data", data, OF_DATA, STATISTIC, DECLARED.format(source=source if isinstance(source, str) else "adult"))
-        for place in ("data", "model", "trainer"):
-            yield from _each(place, sections.get(place, {}), WEIGHTS, STATISTIC, WEIGHTS_HINT)
-        yield from _of_clip(sections.get("space", {}))
-    for place in ("model", "trainer", "score"):
-        yield from _each(place, sections.get(place, {}), CHOOSING, INSIDE.format(protocol=f"protocol {protocol}"), INSIDE_HINT)
+        for place, section in ({"data": data} | parts).items():
+            yield from _each(place, section, WEIGHTS, STATISTIC, WEIGHTS_HINT)
+        for place, section in ({"space": sections.get("space", {})} | arms).items():
+            yield from _of_clip(place, section)
+    for place, section in (parts | {"score": sections.get("score", {})}).items():
+        yield from _each(place, section, CHOOSING, INSIDE.format(protocol=f"protocol {protocol}"), INSIDE_HINT)
     yield from _each("protocol", sections.get("protocol", {}), NESTED, NESTED_RULE, NESTED_HINT)
     if "search" in sections.get("protocol", {}):
         kind = sections["protocol"]["search"]
@@ -76,17 +80,19 @@ def no_noise(epsilon: object) -> FieldError:
     return FieldError("epsilon", epsilon, NOISELESS, NOISELESS_HINT)
 
 
-def _of_clip(space: Mapping[str, Any]) -> Iterator[FieldError]:
+def _of_clip(place: str, space: Mapping[str, Any]) -> Iterator[FieldError]:
     """Clip norms read off the rows, as a policy or as a value of one."""
     clip = space.get("clip")
     if not isinstance(clip, Mapping):
         return
-    if clip.get("policy") in OF_CLIP:
-        yield FieldError("space.clip.policy", clip["policy"], STATISTIC, "Use policy: fixed with a range.")
-    yield from _each("space.clip", clip, OF_CLIP, STATISTIC, CLIP_HINT)
+    policy = clip.get("policy")
+    if policy in OF_CLIP and policy != "percentile":  # that one is a policy for public rows: SweepSpec says the same of it
+        yield FieldError(f"{place}.clip.policy", policy, STATISTIC, "Use policy: private-quantile, which is priced.")
+    own = tuple(key for key in OF_CLIP if isinstance(policy, str) and policy.endswith(key))  # `quantile` of private-quantile
+    yield from _each(f"{place}.clip", clip, tuple(key for key in OF_CLIP if key not in own), STATISTIC, CLIP_HINT)
     for key, value in clip.items():
         if isinstance(value, Mapping):
-            yield from _each(f"space.clip.{key}", value, OF_CLIP, STATISTIC, CLIP_HINT)
+            yield from _each(f"{place}.clip.{key}", value, OF_CLIP, STATISTIC, CLIP_HINT)
 
 
 def _each(place: str, section: Mapping[str, Any], keys: tuple[str, ...], rule: str, hint: str) -> Iterator[FieldError]:

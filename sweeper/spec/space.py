@@ -78,6 +78,10 @@ class Choices:
 Domain = Range | Choices
 
 
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicySpace:
     """A policy kind with some settings fixed and some searched.
@@ -97,6 +101,9 @@ class PolicySpace:
             if costs.get(key) == 0 and isinstance(self.settings[key], (Range, Choices)):
                 rule = "cannot be searched: it changes what every trial asks of data, in a way that has no dearest value"
                 raise FieldError(key, checks.MISSING, rule, "Give it a value, or compare values as arms.")
+            if costs.get(key) and isinstance(self.settings[key], Choices) and not all(map(_number, self.settings[key].values)):
+                rule = "must list numbers: it changes what every trial asks of data, and the dearest value is priced"
+                raise FieldError(key, list(self.settings[key].values), rule, "Leave out what is not a number.")
             if key not in known:
                 raise FieldError(key, checks.MISSING, f"is not a field of {self.policy.kind}{checks.suggestion(key, known)}")
         object.__setattr__(self, "settings", dict(sorted(self.settings.items())))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeper import checks
 from sweeper.checks import FieldError
 from sweeper.privacy.event import REPLACE_ONE, ZERO_OUT
-from sweeper.spec.protocols import DataSource, Model, ReleaseProtocol, Search, Trainer
+from sweeper.spec.protocols import USER, DataSource, Model, ReleaseProtocol, Search, Trainer
 from sweeper.spec.refused import no_noise, noiseless
 from sweeper.spec.search import MOST_POINTS, RandomSearch
 from sweeper.spec.space import Space
@@ -29,6 +29,7 @@ class DataSpec:
     public: bool = False  # True: nothing sealed, nothing charged, the bill shown "as if private"
     n: int | None = None  # table length if the user states another than the source's public description
     split_key: str = "sweeper"  # public key of the hash
+    n_holdout: int | None = None  # how many rows the hash of their public ids holds out; for sources with ids
 
     def __post_init__(self) -> None:
         checks.flag(public=self.public)
@@ -43,6 +44,13 @@ class DataSpec:
             checks.real(0.0, 1.0, open_high=True, holdout=self.holdout)
         if self.n is not None:
             checks.whole(2, 100_000_000, n=self.n)
+            if self.source.description.stated_by == USER:
+                raise FieldError("n", self.n, "is stated by data.source.rows", "Leave n out.")
+        if self.n_holdout is not None:
+            checks.whole(1, self.rows - 1, n_holdout=self.n_holdout)
+            if not self.source.description.ids or not self.holdout:
+                why = "is for rows with public ids, some of them held out: of others the number follows from data.holdout"
+                raise FieldError("n_holdout", self.n_holdout, why, "Leave it out.")
         if not isinstance(self.split_key, str):
             raise FieldError("split_key", self.split_key, "must be text")
         if not self.split_key.isprintable():  # also what UTF-8 cannot write
@@ -55,7 +63,7 @@ class DataSpec:
 
     @property
     def rows_stated_by(self) -> str:
-        return f'source "{self.source.kind}"' if self.n is None else "the user"
+        return USER if self.n is not None or self.source.description.stated_by == USER else f'source "{self.source.kind}"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,16 +134,28 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One of several spaces that a sweep compares: a selection of its own, with a winner of its own."""
+
+    space: Space
+    trainer: Trainer = None  # type: ignore[assignment]  # None: the sweep's, which SweepSpec fills in
+
+
+@dataclass(frozen=True, kw_only=True)
 class SweepSpec:
-    """One sweep. Same spec, same law of candidates, same price."""
+    """One sweep. Same spec, same law of candidates, same price.
+
+    With arms it has neither a space nor a trainer: every arm has its own, and `of_arm` gives the sweep of one arm.
+    """
 
     name: str
     data: DataSpec
     model: Model
-    trainer: Trainer
     privacy: PrivacySpec
     protocol: ReleaseProtocol
-    space: Space
+    trainer: Trainer = None  # type: ignore[assignment]  # None with arms alone, so that nobody takes one arm's for all
+    space: Space = None  # type: ignore[assignment]
+    arms: Mapping[str, Arm] = field(default_factory=dict, hash=False)
     search: Search = field(default_factory=RandomSearch)
     score: ScoreSpec = field(default_factory=ScoreSpec)
     resources: Resources = field(default_factory=Resources)
@@ -143,11 +163,60 @@ class SweepSpec:
 
     def __post_init__(self) -> None:
         checks.name(name=self.name)
-        for found in self._faults():
+        for found in self._arm_faults() if self.arms else self._faults():
             raise found
+
+    def of_arm(self, name: str) -> SweepSpec:
+        """The sweep that an arm is by itself, its bill not yet shared with the others. "" is a sweep without arms."""
+        if not name and not self.arms:
+            return self
+        arm = self.arms[name]
+        return replace(self, arms={}, space=arm.space, trainer=arm.trainer)
+
+    def by_arm(self) -> dict[str, SweepSpec]:
+        """Name of the arm -> its sweep, in the order of the file; {"": this sweep} without arms."""
+        return {name: self.of_arm(name) for name in self.arms or ("",)}
+
+    def _arm_faults(self) -> Iterator[FieldError]:
+        """Rules of arms, and those between sections for each of them. Fills in the sweep's trainer where an arm has none."""
+        if self.space is not None:
+            hint = "Move clip and step of space into an arm, or leave arms out."
+            yield FieldError("arms", checks.MISSING, "and space are both given: arms are several spaces", hint)
+        if len(self.arms) < 2:
+            yield FieldError(
+                "arms", checks.MISSING, "must be at least 2 to compare", "Add one, or write its clip and step under space."
+            )
+        filled = {}
+        for name, arm in self.arms.items():
+            checks.name(arms=name)
+            trainer = self.trainer if arm.trainer is None else arm.trainer
+            if trainer is None:
+                hint = "Give the arm a trainer, or the sweep one for all arms."
+                yield FieldError(f"arms.{name}.trainer", checks.MISSING, "is missing, and the sweep has none", hint)
+            filled[name] = replace(arm, trainer=trainer)
+        object.__setattr__(self, "arms", filled)
+        object.__setattr__(self, "trainer", None)
+        for name in self.arms:
+            try:
+                self.of_arm(name)
+            except FieldError as error:
+                yield FieldError(in_arm(name, error.field), error.value, error.rule, error.hint)
+        first, relations = next(iter(filled)), {name: arm.trainer.relation for name, arm in filled.items()}
+        for name, relation in relations.items():
+            if relation != relations[first] and not self.data.public:
+                yield FieldError(
+                    f"arms.{name}.trainer.sampling",
+                    getattr(filled[name].trainer, "sampling", filled[name].trainer.kind),
+                    f"is priced for {relation} and arm {first} for {relations[first]}: the arms add up to one bill, which "
+                    "speaks of one relation",
+                    "Use one sampling in all arms, or compare them on data.public: true.",
+                )
 
     def _faults(self) -> Iterator[FieldError]:
         """Rules between sections; rules inside one section are the section's own."""
+        if self.space is None or self.trainer is None:
+            field = "trainer" if self.trainer is None else "space"
+            yield FieldError(field, checks.MISSING, "is missing", "Give trainer and space, or arms.")
         rows = self.data.rows
         if self.privacy.delta >= 1 / rows:
             hint = f"Try delta: {_below(1 / rows):.0e}."
@@ -163,6 +232,14 @@ class SweepSpec:
                 f"needs 2 classes; {self.data.source.kind} has {classes}",
                 "Use model: {kind: softmax}.",
             )
+        if getattr(self.model, "scale", None) and self.data.source.description.norm_bound is None:
+            rule = f"needs a public bound on the length of a row, and source {self.data.source.kind} states none"
+            yield FieldError("model.scale", self.model.scale, rule, "Leave it out.")  # type: ignore[attr-defined]
+        if hasattr(self.model, "stack"):  # a network: its layers must fit the rows
+            try:
+                self.model.stack(self.data.source.description.features, classes)
+            except FieldError as error:
+                yield error.within("model")
         searched = [name for name, _ in self.space.searched()]
         if self.protocol.runs_one and searched:
             yield FieldError(
@@ -213,6 +290,8 @@ class SweepSpec:
                 "Use policy: adaptive-quantile, or normalise.",
             )
         yield from self.trainer.faults(clip, step)
+        if hasattr(self.trainer, "assumes"):
+            yield from self.trainer.assumes(self)
 
     def _search_faults(self, searched: int) -> Iterator[FieldError]:
         """A search with a number of candidates of its own must be told by the protocol. (planning refuses what has no price.)"""
@@ -230,7 +309,20 @@ class SweepSpec:
 
     @property
     def budget_of(self) -> str:
-        return self.privacy.budget_of or self.data.source.kind
+        """What the ledger calls the table: the user's word, the name of a file of the user's own, or the source's kind."""
+        own: str = getattr(self.data.source, "budget_name", self.data.source.kind)
+        return self.privacy.budget_of or own
+
+
+def too_few_arms() -> FieldError:
+    return FieldError("arms", checks.MISSING, "must be at least 2 to compare", "Add one, or write its clip and step under space.")
+
+
+def in_arm(name: str, field: str) -> str:
+    """Where a field of an arm's own sweep stands in the file."""
+    if field == "space" or field.startswith("space."):
+        return f"arms.{name}{field.removeprefix('space')}"
+    return f"arms.{name}.{field}" if field == "trainer" or field.startswith("trainer.") else field
 
 
 def _below(limit: float) -> float:
@@ -255,3 +347,4 @@ class TrialSpec:
     data: DataSpec
     score: ScoreSpec
     part: Part | None = None  # the training rows it may use; None: all
+    arm: str = ""  # whose candidate it is, in a sweep with arms

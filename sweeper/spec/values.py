@@ -46,6 +46,10 @@ def read_value(field: str, value: Any, wanted: Any) -> Any:
             return float(value)
         except OverflowError:
             raise FieldError(field, value, "is too large a number") from None
+    if tuple[float, ...] in options:
+        if not isinstance(value, (list, tuple)):
+            raise FieldError(field, value, "must be a list of numbers")
+        return tuple(read_value(field, item, float) for item in value)
     simple = [o for o in options if o in (int, float, str, bool)]
     if simple and not any(type(value) is o for o in simple):
         hint = ""

@@ -20,6 +20,7 @@ class StepPolicy(ABC):
     example: ClassVar[str]
     costs: ClassVar[Mapping[str, int]] = {}  # see spec.protocols.Clip
     removes: ClassVar[str] = ""  # what need not be searched any more, for people
+    absent: ClassVar[bool] = False  # stands for no policy: of trainers that find their own step sizes, or take no steps
     searches: ClassVar[bool] = False  # asks each minibatch something: a line search
     may_fail: ClassVar[bool] = False  # may say that no candidate helps, by a size of 0
     scaled: ClassVar[bool] = False  # its sizes are in units of the gradient's scale, which an optimiser may take out

@@ -28,6 +28,7 @@ class CoupledStep(Scheduled):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.positive(c=self.c)
+        checks.real(1e-30, 1e30, c=self.c)
 
     def learning_rate_at(self, clip: Clip, step: int, steps: int) -> float:
         return self.c / clip.sensitivity * self._scale(step, steps)

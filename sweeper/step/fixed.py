@@ -22,6 +22,7 @@ class FixedStep(Scheduled):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.positive(learning_rate=self.learning_rate)
+        checks.real(1e-30, 1e30, learning_rate=self.learning_rate)  # beyond, float32 has no such step
 
     def learning_rate_at(self, clip: Clip, step: int, steps: int) -> float:
         return self.learning_rate * self._scale(step, steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,17 +160,20 @@ class Store:
         }
         metrics = {schema.SETTING_PREFIX + schema.key(name): value for name, value in settings.items()}
         metrics |= {schema.EPSILON: epsilon, schema.DELTA: release.guarantee.get("delta")}
+        metrics |= {schema.NOISE_MULTIPLIER: trial.noise_multiplier, schema.ARM_EPSILON: trial.arm_epsilon}
         if trial.score is not None:
             metrics |= {schema.SCORE_PREFIX + schema.key(trial.metric): trial.score, schema.SCORE_NOISE: release.score_noise}
         if not fits(text := schema.to_json(settings)):
             self.connection.client.log_text(run.info.run_id, text, schema.SETTINGS_FILE)
+        if trial.trace:
+            self.connection.client.log_text(run.info.run_id, schema.to_json(trial.trace), schema.TRACE_FILE)
         tags, model = {}, None
         if trial.params is not None and trial.is_best:
             model = log_model(self.connection, run, release, trial)
             tags[schema.MODEL_URI] = f"models:/{model}"
         elif trial.params is not None and release.build_model is not None:
             tags[schema.MODEL_URI] = save_state(self.connection, run.info.run_id, release, trial)
-        self._log(run, release.released_at, params, metrics, tags, model)
+        self._log(run, release.released_at, params, metrics, tags, model, trial.trace)
         self._close(run, FINISHED, release.released_at)
 
     def _write_bill(self, parent: Run, release: Release) -> None:
@@ -206,10 +209,13 @@ class Store:
         metrics: Mapping[str, Any],
         tags: Mapping[str, str],
         model: str | None = None,
+        trace: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         """One log_batch; the client splits it at MLflow's limits. What is no finite number is left out: it would rank best."""
         when, run_id = _milliseconds(at), run.info.run_id
         kept = [Metric(k, float(v), when, 0, model_id=model, run_id=run_id) for k, v in metrics.items() if schema.finite(v)]
+        points = _points(trace or {})
+        kept += [Metric(schema.TRACE_PREFIX + schema.key(k), float(v), when, step) for k, step, v in points if schema.finite(v)]
         pairs = [Param(k, schema.cut(v, schema.PARAM_LIMIT)) for k, v in params.items()]
         marks = [RunTag(k, schema.cut(v, schema.TAG_LIMIT)) for k, v in tags.items()]
         self.connection.client.log_batch(run_id, kept, pairs, marks, synchronous=True)
@@ -221,14 +227,25 @@ class Store:
                 connection.execute("ANALYZE")
 
 
+def _points(trace: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, int, float]]:
+    """(name, step, value) of a trace. All of one trial's have one timestamp, that of the release: steps tell them apart."""
+    steps = trace.get(schema.TRACE_STEP, ())
+    for name, values in trace.items():
+        if name != schema.TRACE_STEP:
+            yield from ((name, int(step), value) for step, value in zip(steps, values, strict=True))
+
+
 def _bill(protocol: str, public: bool, guarantee: Mapping[str, Any]) -> dict[str, str]:
-    epsilon = guarantee.get("epsilon")
     return {
         schema.PROTOCOL: protocol,
         schema.PUBLIC: _word(public),
-        schema.EPSILON_TEXT: repr(float(epsilon)) if epsilon is not None and schema.finite(epsilon) else "infinite",
+        schema.EPSILON_TEXT: _epsilon_text(guarantee.get("epsilon")),
         schema.DELTA_TEXT: repr(float(guarantee["delta"])),
     }
+
+
+def _epsilon_text(epsilon: float | None) -> str:
+    return repr(float(epsilon)) if epsilon is not None and schema.finite(epsilon) else "infinite"
 
 
 def _trial_tags(trial: ReleasedTrial, parent: str, position: int) -> dict[str, str]:
@@ -246,6 +263,8 @@ def _trial_tags(trial: ReleasedTrial, parent: str, position: int) -> dict[str, s
         schema.BEST: _word(trial.is_best),
         schema.SETTINGS: tag_text(schema.to_json(trial.settings), schema.SETTINGS_FILE),
     }
+    if trial.arm:
+        tags |= {schema.ARM: trial.arm, schema.ARM_EPSILON_TEXT: _epsilon_text(trial.arm_epsilon)}
     return tags if trial.score is not None else tags | {schema.DIVERGED: _word(True)}
 
 

@@ -29,11 +29,20 @@ OWN: tuple[str, ...] = (
     "clip_policy",
     "step_policy",
     "trainer",
+    "arm",
+    "arm_epsilon",
+    "noise_multiplier",
     "protocol",
     "public",
 )
 OWN += ("epsilon", "delta", "submission", "released_at", "position", "model_uri")
-GROUPS: Mapping[str, str] = {"clip": "clip_policy", "step": "step_policy", "trainer": "trainer", "protocol": "protocol"}
+GROUPS: Mapping[str, str] = {
+    "clip": "clip_policy",
+    "step": "step_policy",
+    "trainer": "trainer",
+    "protocol": "protocol",
+    "arm": "arm",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +52,7 @@ class Best:
     sweep: str
     id: str
     submission: str
+    arm: str | None  # of a sweep with arms: which one's winner it is
     settings: Mapping[str, Any]
     clip_norm: float | None
     learning_rate: float | None
@@ -115,6 +125,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
         sweep=sweep,
         id=tags[schema.TRIAL_ID],
         submission=tags[schema.SUBMISSION],
+        arm=tags.get(schema.ARM),
         settings=settings,
         clip_norm=_number(settings.get("clip_norm")),
         learning_rate=_number(settings.get("learning_rate")),
@@ -133,19 +144,24 @@ def best(sweep: str, home: Home | None = None) -> Best:
     )
 
 
-def compare(sweep: str, by: str, home: Home | None = None) -> pd.DataFrame:
+def compare(sweep: str, by: str | None = None, home: Home | None = None) -> pd.DataFrame:
     """Released trials in groups: group, n, diverged, mean, std, best (of the finite scores), epsilon (the bill of the group).
 
-    `by` is clip, step, trainer or protocol. When all trials share one clip policy, `clip` groups by clip norm, to 3 digits.
+    `by` is clip, step, trainer, protocol or arm; left out, it is arm in a sweep with arms, and else clip. When all trials share
+    one clip policy, `clip` groups by clip norm, to 3 digits. `arm` gives a row per arm: what it is, its best score, its own bill.
     Bill: submissions on private data add up; on public data each is billed alone, as if private, and the largest counts.
 
     Raises:
-      RequestError: no such sweep, or an unknown `by`.
+      RequestError: no such sweep, an unknown `by`, or arms asked of a sweep that has none.
     """
     import pandas as pd
 
-    checks.one_of(GROUPS, by=by)
+    if by is not None:
+        checks.one_of(GROUPS, by=by)
     frame = trials(sweep, home)
+    by = by or ("arm" if frame["arm"].notna().any() else "clip")
+    if by == "arm":
+        return _arms(sweep, frame)
     frame = frame[~frame["metric"].str.startswith(schema.PROXY + "_")]  # scores on a proxy table are of another task
     column = frame[GROUPS[by]]
     by_norm = by == "clip" and column.nunique() == 1 and "clip_norm" in frame and frame["clip_norm"].map(schema.finite).all()
@@ -154,8 +170,6 @@ def compare(sweep: str, by: str, home: Home | None = None) -> pd.DataFrame:
     groups = []
     for name, group in frame.groupby(column, sort=True):
         scores = group["score"]
-        bills = group.drop_duplicates("submission")
-        private, public = bills.loc[~bills["public"], "epsilon"], bills.loc[bills["public"], "epsilon"]
         groups.append(
             {
                 "group": name,
@@ -164,31 +178,73 @@ def compare(sweep: str, by: str, home: Home | None = None) -> pd.DataFrame:
                 "mean": scores.mean(),
                 "std": scores.std(),
                 "best": scores.max(),
-                "epsilon": max(private.sum(), public.max() if len(public) else 0.0),
+                "epsilon": _bill(group, "epsilon"),
             }
         )
     table = pd.DataFrame(groups, columns=["group", "n", "diverged", "mean", "std", "best", "epsilon"])
     return table if by_norm else table.sort_values("best", ascending=False, kind="stable", ignore_index=True)
 
 
+def _bill(group: pd.DataFrame, column: str) -> float:
+    """What looking at these trials costs: private submissions add up, public ones are billed alone."""
+    bills = group.drop_duplicates("submission")
+    private, public = bills.loc[~bills["public"], column], bills.loc[bills["public"], column]
+    return float(max(private.sum(), public.max() if len(public) else 0.0))
+
+
+def _arms(sweep: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per arm, the best first: arm, its policies and trainer, n, diverged, score (its best), epsilon (its own bill)."""
+    import pandas as pd
+
+    columns = ["arm", "clip_policy", "step_policy", "trainer", "n", "diverged", "score", "epsilon"]
+    own = frame[~frame["metric"].str.startswith(schema.PROXY + "_") & frame["arm"].notna()]
+    if len(frame) and not len(own):
+        raise checks.FieldError("by", "arm", f"finds no arms: sweep {sweep} has none", "Use clip, step, trainer or protocol.")
+    rows = []
+    for name, group in own.groupby("arm", sort=False):
+        first, scores = group.iloc[0], group["score"]
+        rows.append(
+            {column: first[column] for column in columns[1:4]}
+            | {"arm": name, "n": len(group), "diverged": int(scores.isna().sum())}
+            | {"score": scores.max(), "epsilon": _bill(group, "arm_epsilon")}
+        )
+    table = pd.DataFrame(rows, columns=columns)
+    return table.sort_values("score", ascending=False, kind="stable", ignore_index=True)
+
+
 def compare_note(sweep: str, home: Home | None = None) -> str:
-    """What a comparison cannot show, and the price of seeing it: text for under the table, or nothing."""
+    """What a comparison cannot show, the price of seeing it, and how the bills of arms belong together; or nothing."""
     connection = _connection(home)
     with connection.reported():
-        parents, _ = _released(connection, sweep)
+        parents, children = _released(connection, sweep)
+    lines = []
+    armed = [child for child in children if schema.ARM in child.data.tags]
+    if armed:
+        latest = max(armed, key=_age)
+        bill = _epsilon(latest.data.tags)
+        lines.append(
+            "Public data: each arm is billed alone, as if private. On private data the bills of the arms would compose."
+            if latest.data.tags[schema.PUBLIC] == "true"
+            else f"epsilon is each arm's own bill; together they compose to {bill:.2f}, which is what the sweep was charged."
+        )
     private = [parent for parent in parents.values() if parent.data.tags[schema.PUBLIC] == "false"]
     sealed = [parent for parent in private if parent.data.tags[schema.PROTOCOL] in WINNERS_ONLY]
-    if not sealed:
-        return ""
-    latest = max(sealed, key=_age)
-    unsealed = latest.data.metrics.get(schema.UNSEAL_EPSILON)
-    price = f"for epsilon {unsealed:.2f} instead of {_epsilon(latest.data.tags):.2f}" if unsealed is not None else "for a new price"
-    return (
-        f"{latest.data.tags[schema.PROTOCOL]} paid for winners only: one winner is public, every other trial is sealed.\n"
-        f"`sweeper unseal {sweep}` would publish every trial: {price}, priced as release-all of the most runs allowed.\n"
-        "Arms (one winner per policy) are not in this version. A sweep with protocol release-all, or on data.public: true, "
-        "compares more."
-    )
+    if sealed:
+        latest = max(sealed, key=_age)
+        unsealed = latest.data.metrics.get(schema.UNSEAL_EPSILON)
+        bill = _epsilon(latest.data.tags)
+        price = f"for epsilon {unsealed:.2f} instead of {bill:.2f}" if unsealed is not None else "for a new price"
+        shown = "one winner of each arm" if armed else "one winner"
+        lines += [
+            f"{latest.data.tags[schema.PROTOCOL]} paid for winners only: {shown} is public, every other trial is sealed.",
+            f"`sweeper unseal {sweep}` would publish every trial: {price}, priced as release-all of the most runs allowed.",
+        ]
+        if not armed:
+            lines.append(
+                "To compare policies at one bill, give them as arms: each has a winner of its own. A sweep with protocol "
+                "release-all, or on data.public: true, compares more."
+            )
+    return "\n".join(lines)
 
 
 def _connection(home: Home | None) -> Connection:
@@ -226,6 +282,9 @@ def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict
         "clip_policy": tags[schema.CLIP_POLICY],
         "step_policy": tags[schema.STEP_POLICY],
         "trainer": tags[schema.TRAINER],
+        "arm": tags.get(schema.ARM),
+        "arm_epsilon": _epsilon(tags, schema.ARM_EPSILON_TEXT) if schema.ARM in tags else None,
+        "noise_multiplier": child.data.metrics.get(schema.NOISE_MULTIPLIER),
         "protocol": tags[schema.PROTOCOL],
         "public": tags[schema.PUBLIC] == "true",
         "epsilon": _epsilon(tags),
@@ -252,8 +311,8 @@ def _age(run: Run) -> tuple[int, str, int]:
     return run.info.start_time, tags[schema.SUBMISSION], int(tags.get(schema.POSITION, 0))
 
 
-def _epsilon(tags: Mapping[str, str]) -> float:
-    text = tags[schema.EPSILON_TEXT]
+def _epsilon(tags: Mapping[str, str], name: str = schema.EPSILON_TEXT) -> float:
+    text = tags[name]
     return math.inf if text == "infinite" else float(text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,10 @@ class ReleasedTrial:
     clip_policy: str
     step_policy: str
     trainer: str
+    arm: str = ""  # whose trial it is, in a sweep with arms
+    arm_epsilon: float | None = None  # that arm's own bill, which may be infinite; None without arms
+    noise_multiplier: float | None = None
+    trace: Mapping[str, Sequence[float]] = field(default_factory=dict)  # name -> a number at each of trace["step"]
     params: bytes | None = None  # params_P, float32
     is_best: bool = False  # its model is logged, loadable without sweeper
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -23,6 +23,8 @@ PUBLIC: Final = "sweeper.public"  # true: data declared public, the bill is "as 
 CLIP_POLICY: Final = "sweeper.clip_policy"
 STEP_POLICY: Final = "sweeper.step_policy"
 TRAINER: Final = "sweeper.trainer"
+ARM: Final = "sweeper.arm"  # only in a sweep with arms
+ARM_EPSILON_TEXT: Final = "sweeper.arm_epsilon"  # that arm's own bill; also says "infinite"
 EPSILON_TEXT: Final = "sweeper.epsilon"  # also says "infinite", which no metric can
 DELTA_TEXT: Final = "sweeper.delta"
 GUARANTEE: Final = "sweeper.guarantee"  # JSON
@@ -49,8 +51,11 @@ DELTA: Final = "delta"
 EPSILON_ONE_TRIAL: Final = "epsilon_one_trial"
 UNSEAL_EPSILON: Final = "unseal_epsilon"
 SCORE_NOISE: Final = "score_noise"
-PLAN_METRICS: Final = (EPSILON_ONE_TRIAL, UNSEAL_EPSILON, "noise_multiplier", "sampling_probability")  # read from the plan
+NOISE_MULTIPLIER: Final = "noise_multiplier"
+ARM_EPSILON: Final = "arm_epsilon"
+PLAN_METRICS: Final = (EPSILON_ONE_TRIAL, UNSEAL_EPSILON, NOISE_MULTIPLIER, "sampling_probability")  # read from the plan
 SCORE_PREFIX, SETTING_PREFIX = "score/", "hp/"  # hp/clip_norm, hp/learning_rate, ...
+TRACE_PREFIX, TRACE_STEP = "trace/", "step"  # trace/step_size, ... at the steps that the trace's own list names
 
 # Parameters besides the settings themselves.
 CLIP_PARAM, STEP_PARAM, TRAINER_PARAM = "policy/clip", "policy/step", "policy/trainer"
@@ -58,7 +63,7 @@ CANDIDATE_PREFIX, SPEC_PREFIX, GUARANTEE_PREFIX = "candidate/", "spec/", "guaran
 
 # Artifacts.
 SPEC_FILE, PLAN_FILE, GUARANTEE_FILE, LEDGER_FILE = "spec.yaml", "plan.json", "guarantee.json", "ledger.json"
-SETTINGS_FILE, STATE_FILE = "settings.json", "model/state.pt"
+SETTINGS_FILE, STATE_FILE, TRACE_FILE = "settings.json", "model/state.pt", "trace.json"
 
 # What a failed submission may say: fixed phrases, so that no exception's text, which can quote rows, ever leaves the Vault.
 FAILED: Final = "The sweep failed. What happened is in the Vault; sweeper resume runs what did not run."

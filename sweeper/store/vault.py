@@ -29,6 +29,7 @@ from sweeper.store.vault_rows import (
     COLUMNS,
     FAILED,
     FINAL,
+    LATER,
     RELEASED,
     RUNNING,
     SCHEMA,
@@ -76,10 +77,11 @@ class Vault:
         secret: bytes,
         reservation: str | None,
         candidates: Sequence[Mapping[str, Any]],
+        arms: Sequence[str] | None = None,
     ) -> Vault:
         """Seal a sweep under root/vault: all of it in one transaction, under its name only when complete.
 
-        No candidates: the law of their number may draw none, and did.
+        No candidates: the law of their number may draw none, and did. `arms`: whose each candidate is, in a sweep with arms.
 
         Raises:
           RequestError: the name is taken.
@@ -94,7 +96,8 @@ class Vault:
                     db.execute(statement)
                 db.execute("INSERT INTO secret (value) VALUES (?)", (secret,))
                 db.executemany("INSERT INTO meta (key, value) VALUES (?, ?)", [(k, json.dumps(v)) for k, v in meta.items()])
-                db.executemany(ADD, [(i, SEARCH, json.dumps(candidate)) for i, candidate in enumerate(candidates)])
+                rows = zip(arms or [""] * len(candidates), candidates, strict=True)
+                db.executemany(ADD, [(i, SEARCH, arm, json.dumps(candidate)) for i, (arm, candidate) in enumerate(rows)])
 
         return cls(build_then_rename(root, sweep, fill))
 
@@ -108,7 +111,9 @@ class Vault:
         directory = directory_of(root, sweep)
         if not (directory / "vault.db").is_file():
             raise RequestError(f'no sweep "{sweep}" was run here{checks.suggestion(sweep, sweeps(root))}')
-        return cls(directory)
+        vault = cls(directory)
+        vault._catch_up()
+        return vault
 
     # What was sealed.
 
@@ -127,11 +132,10 @@ class Vault:
         with self._lock, transaction(self._db):
             self._db.execute("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
 
-    def rows(self, stage: str | None = None, *, params: bool = True) -> list[Row]:
-        """All trials, or those of a stage, by index; without their models where `params` is False."""
-        columns = COLUMNS.format(params="params" if params else "NULL")
-        where, values = ("WHERE stage = ?", (stage,)) if stage else ("", ())
-        return [read_row(r) for r in self._all(f"SELECT {columns} FROM trials {where} ORDER BY trial", *values)]
+    def rows(self, stage: str | None = None, *, arm: str | None = None, params: bool = True) -> list[Row]:
+        """All trials, or those of a stage or an arm, by index; without their models where `params` is False."""
+        columns, (where, values) = COLUMNS.format(params="params" if params else "NULL"), _where(stage, arm)
+        return [read_row(r) for r in self._all(f"SELECT {columns} FROM trials{where} ORDER BY trial", *values)]
 
     def row(self, index: int) -> Row:
         found = self._all(f"SELECT {COLUMNS.format(params='params')} FROM trials WHERE trial = ?", index)
@@ -139,11 +143,10 @@ class Vault:
             raise ValueError(f"sweep {self.sweep} has no such trial")
         return read_row(found[0])
 
-    def count(self, stage: str | None = None) -> int:
-        """How many trials there are; of stage "search" it is K, a secret."""
-        if stage is None:
-            return int(self._one("SELECT count(*) FROM trials"))
-        return int(self._one("SELECT count(*) FROM trials WHERE stage = ?", stage))
+    def count(self, stage: str | None = None, arm: str | None = None) -> int:
+        """How many trials there are; of stage "search" it is K, a secret, as it is of an arm."""
+        where, values = _where(stage, arm)
+        return int(self._one(f"SELECT count(*) FROM trials{where}", *values))
 
     def unsettled(self) -> list[int]:
         """What is left to run: never claimed, or claimed by somebody who did not come back."""
@@ -156,13 +159,13 @@ class Vault:
         with self._lock, transaction(self._db):
             self._start()
 
-    def add(self, candidate: Mapping[str, Any], stage: str) -> int:
+    def add(self, candidate: Mapping[str, Any], stage: str, arm: str = "") -> int:
         """Seal one more trial and return its index."""
         checks.one_of((SEARCH, FINAL), stage=stage)
         with self._lock, transaction(self._db):
             self._refuse_released()
             index = int(self._one("SELECT coalesce(max(trial) + 1, 0) FROM trials"))
-            self._db.execute(ADD, (index, stage, json.dumps(candidate)))
+            self._db.execute(ADD, (index, stage, arm, json.dumps(candidate)))
         return index
 
     def claim(self, index: int) -> Row:
@@ -189,29 +192,31 @@ class Vault:
         params = None if released.get("params") is None else bytes(released["params"])
         if params is not None and len(params) % 4:
             raise ValueError("params must be float32 bytes")
-        settings = None if released.get("settings") is None else json.dumps(dict(released["settings"]))
-        values = (finite(released.get("score")), settings, params, diagnostics(sealed), text(error), text(output))
+        settings, trace = (None if released.get(key) is None else json.dumps(dict(released[key])) for key in ("settings", "trace"))
+        values = (finite(released.get("score")), settings, trace, params, diagnostics(sealed), text(error), text(output))
         return self._settle(index, SETTLED, values)
 
     def fail(self, index: int, error: str, output: str) -> bool:
         """Record that a trial failed for a reason data may have influenced. It counts as run, without a score, for good."""
-        return self._settle(index, FAILED, (None, None, None, None, text(error), text(output)))
+        return self._settle(index, FAILED, (None, None, None, None, None, text(error), text(output)))
 
     # The end of the sweep.
 
-    def winner(self, ties: BitSource | Iterator[float], *, stage: str = SEARCH, partial: bool = False) -> int:
-        """Index of the best score of a stage. Without a finite score a trial ranks last; equals are drawn uniformly from `ties`.
+    def winner(
+        self, ties: BitSource | Iterator[float], *, stage: str = SEARCH, arm: str | None = None, partial: bool = False
+    ) -> int:
+        """Index of the best score of a stage, or of an arm's part of it; equals are drawn uniformly from `ties`.
 
+        Without a finite score a trial ranks last.
         `partial`: look although trials are unsettled, for sweeps whose every trial is public. For select-best it would be another
         law of K than the one that was paid for.
 
         Raises:
           RequestError: trials are unsettled, or none is settled.
         """
-        scored = self._all(
-            "SELECT trial, score FROM trials WHERE stage = ? AND state IN (?, ?) ORDER BY trial", stage, SETTLED, FAILED
-        )
-        if not scored or (not partial and len(scored) < self.count(stage)):
+        where, values = _where(stage, arm)
+        scored = self._all(f"SELECT trial, score FROM trials{where} AND state IN (?, ?) ORDER BY trial", *values, SETTLED, FAILED)
+        if not scored or (not partial and len(scored) < self.count(stage, arm)):
             raise RequestError(f'sweep "{self.sweep}" has no winner yet: not every run is settled. sweeper resume {self.sweep}')
         ranked = [(-math.inf if finite(score) is None else float(score), index) for index, score in scored]
         best = max(score for score, _ in ranked)
@@ -246,6 +251,17 @@ class Vault:
         self.close()
         close_down(self.directory)
 
+    def _catch_up(self) -> None:
+        """Add the columns that a vault of an earlier version lacks; of its rows they hold the defaults."""
+        if set(LATER) <= self._columns():
+            return
+        with self._lock, transaction(self._db):
+            for name in set(LATER) - self._columns():  # asked again: another process may have been here
+                self._db.execute(f"ALTER TABLE trials ADD COLUMN {name} {LATER[name]}")
+
+    def _columns(self) -> set[str]:
+        return {str(column[1]) for column in self._all("PRAGMA table_info(trials)")}
+
     def _settle(self, index: int, state: str, values: tuple[Any, ...]) -> bool:
         with self._lock, transaction(self._db):
             if self._db.execute(SETTLE, (state, now(), *values, index)).rowcount == 1:
@@ -273,3 +289,9 @@ class Vault:
         with self._lock:
             row = self._db.execute(statement, values).fetchone()
         return None if row is None else row[0]
+
+
+def _where(stage: str | None, arm: str | None) -> tuple[str, tuple[str, ...]]:
+    """The clause that picks rows, with its values."""
+    given = {name: value for name, value in (("stage", stage), ("arm", arm)) if value is not None}
+    return (" WHERE " + " AND ".join(f"{name} = ?" for name in given) if given else ""), tuple(given.values())

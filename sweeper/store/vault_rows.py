@@ -18,13 +18,17 @@ SCHEMA = (
     "CREATE TABLE secret (value BLOB NOT NULL)",
     """CREATE TABLE trials (
         trial INTEGER PRIMARY KEY, stage TEXT NOT NULL, candidate TEXT NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL,
-        claimed_at TEXT, settled_at TEXT, score REAL, settings TEXT, params BLOB, sealed TEXT, error TEXT, output TEXT)""",
+        claimed_at TEXT, settled_at TEXT, score REAL, settings TEXT, params BLOB, sealed TEXT, error TEXT, output TEXT,
+        arm TEXT NOT NULL DEFAULT '', trace TEXT)""",
 )
-COLUMNS = "trial, stage, candidate, state, attempts, claimed_at, settled_at, score, settings, {params}, sealed, error, output"
-ADD = f"INSERT INTO trials (trial, stage, candidate, state, attempts) VALUES (?, ?, ?, '{SEALED}', 0)"
+LATER = {"arm": "TEXT NOT NULL DEFAULT ''", "trace": "TEXT"}  # columns that vaults of earlier versions lack
+COLUMNS = (
+    "trial, stage, arm, candidate, state, attempts, claimed_at, settled_at, score, settings, trace, {params}, sealed, error, output"
+)
+ADD = f"INSERT INTO trials (trial, stage, arm, candidate, state, attempts) VALUES (?, ?, ?, ?, '{SEALED}', 0)"
 CLAIM = f"UPDATE trials SET state = '{CLAIMED}', attempts = attempts + 1, claimed_at = ? WHERE trial = ?"
-SETTLE = f"""UPDATE trials SET state = ?, settled_at = ?, score = ?, settings = ?, params = ?, sealed = ?, error = ?, output = ?
-    WHERE trial = ? AND state = '{CLAIMED}'"""
+SETTLE = f"""UPDATE trials SET state = ?, settled_at = ?, score = ?, settings = ?, trace = ?, params = ?, sealed = ?, error = ?,
+    output = ? WHERE trial = ? AND state = '{CLAIMED}'"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,7 @@ class Row:
 
     index: int
     stage: str  # search or final
+    arm: str  # "" in a sweep without arms
     candidate: Mapping[str, Any] = field(repr=False)
     state: str  # sealed, claimed, settled or failed
     attempts: int
@@ -40,6 +45,7 @@ class Row:
     settled_at: str | None = field(repr=False)
     score: float | None = field(repr=False)  # None: not settled, failed, or not finite
     settings: Mapping[str, Any] | None = field(repr=False)
+    trace: Mapping[str, Any] | None = field(repr=False)  # name -> numbers, inside the trial's price as the score is
     params: bytes | None = field(repr=False)  # float32
     sealed: Mapping[str, Any] | None = field(repr=False)
     error: str | None = field(repr=False)
@@ -48,7 +54,7 @@ class Row:
 
 def read_row(row: tuple[Any, ...]) -> Row:
     values = dict(zip(COLUMNS.format(params="params").split(", "), row, strict=True))
-    for name in ("candidate", "settings", "sealed"):
+    for name in ("candidate", "settings", "trace", "sealed"):
         values[name] = None if values[name] is None else json.loads(values[name])
     return Row(index=values.pop("trial"), **values)
 

@@ -28,15 +28,15 @@ class DpSgd(MinibatchTrainer):
         super().__post_init__()
         checks.real(0.0, 1.0, open_high=True, momentum=self.momentum)
 
-    def rule(self, params_P: Tensor) -> Rule:
+    def rule(self, params_P: Tensor, sum_noise: float) -> Rule:
         return HeavyBall(self.momentum, params_P)
 
 
 class HeavyBall:
-    """velocity <- momentum * velocity + gradient; the velocity is the direction."""
+    """velocity <- momentum * velocity + gradient / scale; the velocity is the direction."""
 
-    def __init__(self, momentum: float, params_P: Tensor) -> None:
-        self._momentum, self._velocity_P = momentum, params_P.new_zeros(params_P.shape)
+    def __init__(self, momentum: float, params_P: Tensor, scale: float = 1.0) -> None:
+        self._momentum, self._velocity_P, self._weight = momentum, params_P.new_zeros(params_P.shape), 1.0 / scale
 
     def direction(self, gradient_P: Tensor, noise_std: float) -> Tensor:
-        return self._velocity_P.mul_(self._momentum).add_(gradient_P)
+        return self._velocity_P.mul_(self._momentum).add_(gradient_P, alpha=self._weight)

@@ -69,8 +69,8 @@ class MinibatchTrainer(ABC):
             checks.positive(radius=self.radius)
 
     @abstractmethod
-    def rule(self, params_P: Tensor) -> Rule:
-        """The optimiser's state at the start."""
+    def rule(self, params_P: Tensor, sum_noise: float) -> Rule:
+        """The optimiser's state at the start. sum_noise: multiplier of the noise on the gradients' sum."""
 
     @property
     def relation(self) -> str:
@@ -87,6 +87,7 @@ class MinibatchTrainer(ABC):
 
     def faults(self, clip: Clip, step: Step) -> Iterator[FieldError]:
         """Why it does not run with these policies."""
+        yield from both_wanted(self.kind, clip, step)
         if step.searches and self.relation == REPLACE_ONE:
             yield FieldError(
                 "trainer.sampling",
@@ -123,7 +124,7 @@ class MinibatchTrainer(ABC):
         sum_noise = clip.sum_noise(whole_noise)
         ready = self._prepared(problem, clip, step, sum_noise, streams, share)
         policy, stepper = ready
-        rule, noise_P = self.rule(params_P), params_P.new_empty(params_P.shape)
+        rule, noise_P = self.rule(params_P, sum_noise), params_P.new_empty(params_P.shape)
         answer = Answer(self.average, self.tail_fraction, self.steps, params_P, streams)
         watch, nonfinite = Watch(self.steps), problem.nonfinite
         searching = streams.generator(seeds.SEARCH) if stepper.searches else draws
@@ -175,7 +176,7 @@ class MinibatchTrainer(ABC):
         self, problem: Problem, clip: Clip, step: Step, sum_noise: float, streams: Streams, share: float
     ) -> tuple[Clip, Step]:
         facts = Facts(
-            rows=problem.rows,
+            rows=max(1, round(share * problem.rows)),
             batch_size=share * self.batch_size,
             steps=self.steps,
             parameters=sum(problem.layers),
@@ -187,6 +188,16 @@ class MinibatchTrainer(ABC):
 
     def _sampler(self, rows: int) -> Sampler:
         return SAMPLERS[self.sampling](rows=rows, batch_size=self.batch_size)
+
+
+def both_wanted(trainer: str, clip: Clip, step: Step) -> Iterator[FieldError]:
+    """Policy `none` is for trainers that clip no gradient, or need no step size."""
+    if clip.absent:
+        rule = f"clips nothing, and trainer {trainer} scales its noise to a clip norm"
+        yield FieldError("space.clip.policy", clip.kind, rule, "Use policy: fixed, or normalise.")
+    if step.absent:
+        rule = f"gives no step size, and trainer {trainer} takes steps of a size that is given or searched"
+        yield FieldError("space.step.policy", step.kind, rule, "Use policy: coupled, or fixed.")
 
 
 def minibatch_event(clip: Clip, step: Step, noise_multiplier: float) -> Event:

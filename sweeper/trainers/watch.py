@@ -1,4 +1,4 @@
-"""What a run writes down on its way, at a public choice of its steps, in two parts: inside its price, and sealed."""
+"""What a run writes down on its way, at a choice of its steps that reads no data, in two parts: inside its price, and sealed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ QUANTILES = (0.1, 0.5, 0.9)  # of the gradient norms of a batch
 class Watch:
     """Sealed: clipped fraction, quantiles of gradient norms and size of a batch. Traced: what depends on released values only."""
 
-    def __init__(self, steps: int) -> None:
-        self._every = -(-steps // MOST_TRACED)
-        self._last = steps - 1
+    def __init__(self, steps: int | None = None) -> None:
+        """steps: how many there will be; None where nobody knows: then every second one is dropped whenever there are too many."""
+        self._open = steps is None
+        self._every = 1 if steps is None else -(-steps // MOST_TRACED)
+        self._last = -1 if steps is None else steps - 1
+        self._newest: dict[str, float] = {}
         self.trace: dict[str, list[float]] = {}
         self.sealed: dict[str, list[float]] = {}
         self._norms: list[Tensor] = []
@@ -58,8 +61,18 @@ class Watch:
         self._norms, self._clipped, self._seen = [], 0, 0
 
     def release(self, step: int, **values: float) -> None:
-        """Values that are in the trial's price: noisy, or made of noisy ones."""
-        _append(self.trace, {"step": step, **values})
+        """Values that are in the trial's price: noisy, or made of noisy ones. Of a run of unknown length: at every step."""
+        self._newest = {"step": step, **values}
+        if not self._open or self.due(step):
+            _append(self.trace, self._newest)
+        if self._open and len(self.trace["step"]) >= MOST_TRACED:
+            self._every *= 2
+            self.trace, self.sealed = self._thinned(self.trace), self._thinned(self.sealed)
+
+    def end(self) -> None:
+        """A run of unknown length is over: its last step is in the trace."""
+        if self._newest and self.trace["step"][-1] != self._newest["step"]:
+            _append(self.trace, self._newest)
 
     def diagnostics(self) -> dict[str, Any]:
         """Sealed: sums over the whole run, and the lists."""
@@ -70,6 +83,10 @@ class Watch:
             "clipped_fraction_last_step": clipped[-1] if clipped else None,
             "by_step": self.sealed,
         }
+
+    def _thinned(self, table: dict[str, list[float]]) -> dict[str, list[float]]:
+        kept = [at for at, step in enumerate(table.get("step", [])) if self.due(int(step))]
+        return {key: [column[at] for at in kept] for key, column in table.items()}
 
 
 def _append(table: dict[str, list[float]], row: dict[str, float]) -> None:

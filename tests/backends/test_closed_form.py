@@ -10,7 +10,7 @@ from small import blobs, spoilt, table, without
 from sweeper.backends import closed_form
 from sweeper.backends.closed_form import LinearProblem, evaluate
 from sweeper.clip.fixed import FixedClip
-from sweeper.models.linear import Logistic, Softmax
+from sweeper.models.linear import Logistic, Softmax, Svm
 from sweeper.seeds import Streams, secret_from_seed
 from sweeper.spec.protocols import Description
 
@@ -26,6 +26,7 @@ def test_start_is_zero_and_asks_for_no_randomness():
     full, description = blobs(20, 5, 10)
     assert torch.equal(problem(Softmax(), full, description).start(STREAMS), torch.zeros(60))
     assert torch.equal(problem(Logistic(), full, description).start(STREAMS), torch.zeros(6))
+    assert torch.equal(problem(Svm(), full, description).start(STREAMS), torch.zeros(6))
 
 
 def test_penalty_is_on_the_weights_and_not_on_the_bias():
@@ -66,15 +67,23 @@ def test_pixel_storage_equals_float_storage_on_pixels():
 def test_one_chunk_or_many_give_the_same_sum(monkeypatch):
     full, description = blobs(3000, 6, 10)
     params_P, rows = torch.linspace(-1, 1, 70), np.random.default_rng(0).permutation(3000)
-    many = problem(Softmax(), full, description).batch(rows).sum(params_P, CLIP.factors)
+
+    def asked() -> list[torch.Tensor]:
+        batch = problem(Softmax(), full, description).batch(rows)
+        along_J = batch.losses_along(params_P, params_P.flip(0), [0.1, 2.0], lambda here, there: (here - there).clamp(-1, 1))
+        layers_P = batch.sum(params_P, lambda squares_BL: (0.1 / squares_BL.sqrt()).clamp(max=1.0), by_layer=True)
+        return [batch.sum(params_P, CLIP.factors), layers_P, along_J]
+
+    many = asked()
     monkeypatch.setattr(closed_form, "CHUNK", 3000)
-    one = problem(Softmax(), full, description).batch(rows).sum(params_P, CLIP.factors)
-    assert torch.linalg.norm(one - many) < 1e-5 * torch.linalg.norm(one)
+    for one, parts in zip(asked(), many, strict=True):
+        assert torch.linalg.norm(one - parts) < 1e-5 * torch.linalg.norm(one)
 
 
-def test_a_norm_beyond_float32_counts_as_not_finite():
+@pytest.mark.parametrize("value", [2e19, 1.8e19])  # finite, and its square is not; or is, but for the order of a sum
+def test_a_norm_beyond_float32_counts_as_not_finite(value):
     full, description = blobs(20, 5, 2)
-    huge = spoilt(full, 3, 2e19)  # finite, and its square is not
+    huge = spoilt(full, 3, value)
     built = problem(Logistic(), huge, description)
     found = built.batch(np.arange(20)).sum(torch.ones(6), CLIP.factors)
     assert torch.equal(
@@ -105,13 +114,13 @@ def test_the_table_is_left_alone_and_may_be_read_only():
     assert np.array_equal(nulls.features, before)
 
 
-@pytest.mark.parametrize(("model", "classes"), [(Logistic(), 2), (Softmax(), 2), (Softmax(), 10)])
+@pytest.mark.parametrize(("model", "classes"), [(Logistic(), 2), (Svm(), 2), (Softmax(), 2), (Softmax(), 10)])
 def test_evaluate_counts_what_a_plain_loop_counts(model, classes):
     rows = 5000  # more than one chunk of the loader
     full, description = blobs(rows, 8, classes, spread=1.0)
     params = np.random.default_rng(3).standard_normal(model.parameters(description)).astype(np.float32)
     scores = full.features.astype(np.float64) @ params.reshape(-1, 9)[:, :8].T + params.reshape(-1, 9)[:, 8]
-    chosen = (scores[:, 0] > 0) if model.kind == "logistic" else scores.argmax(axis=1)
+    chosen = (scores[:, 0] > 0) if model.outputs(description) == 1 else scores.argmax(axis=1)
     some = np.arange(1, rows, 2)
     expected = int((chosen == full.labels)[some].sum())
     assert 0 < expected < len(some)
@@ -119,7 +128,7 @@ def test_evaluate_counts_what_a_plain_loop_counts(model, classes):
     assert evaluate(model, torch.from_numpy(params), full, np.array([], np.int64)) == 0
 
 
-@pytest.mark.parametrize(("model", "classes"), [(Logistic(), 2), (Softmax(), 3)])
+@pytest.mark.parametrize(("model", "classes"), [(Logistic(), 2), (Svm(), 2), (Softmax(), 3)])
 def test_null_and_broken_records_are_never_right(model, classes):
     full, description = blobs(50, 4, classes)
     zeros = torch.zeros(model.parameters(description))
@@ -137,3 +146,20 @@ def test_many_classes():
     assert summed.shape == (257 * 8,)
     assert summed.view(257, 8).sum(dim=0).abs().max() < 1e-4  # residuals of a softmax add up to 0 over classes
     assert isinstance(description, Description)
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_a_huge_feature_cannot_hide_a_tiny_residual(by_layer):
+    """A residual of 4e-24 squares to 0 in float32; times features of 1e19 its term is far longer than the clip norm."""
+    _, description = blobs(4, 1, 2)
+    huge = table(np.full((4, 1), 1e19, np.float32), np.zeros(4, np.int64))
+    built, tiny = problem(Logistic(), huge, description), FixedClip(clip_norm=1e-6)
+    params_P = torch.tensor([-54.0 / 1e19, 0.0])  # label 0 is all but certain, and right: the logit is -54 and the bias
+    factors = tiny.factors if not by_layer else lambda squares_BL: tiny.factors(squares_BL)[:, None].expand_as(squares_BL)
+    moved = 0.0
+    for bias in (-10.0, 0.0, 4.0, 40.0):
+        params_P[1] = bias
+        term_P = built.batch(np.array([0])).sum(params_P, factors, by_layer=by_layer)
+        assert term_P.double().norm() <= tiny.sensitivity
+        moved = max(moved, float(term_P.double().norm()))
+    assert moved > 0

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sweeper.checks import RequestError
-from sweeper.data.fashion_mnist import FashionMnist, read_idx, read_table
+from sweeper.data.fashion_mnist import FashionMnist, read_table
+from sweeper.data.pictures import read_idx
 
 
 def idx(array: np.ndarray, kind: int = 8) -> bytes:
@@ -23,7 +24,7 @@ def pictures(n: int, seed: int = 3) -> np.ndarray:
 
 def test_an_idx_file_gives_its_array_back():
     array = pictures(3)
-    np.testing.assert_array_equal(read_idx(idx(array), (3, 28, 28)), array)
+    np.testing.assert_array_equal(read_idx(idx(array), (3, 28, 28), "fashion-mnist"), array)
 
 
 GOOD = idx(np.arange(10))
@@ -44,7 +45,7 @@ GOOD = idx(np.arange(10))
 )
 def test_what_is_not_the_stated_idx_file_is_refused(content):
     with pytest.raises(RequestError, match='idx file of 10 bytes that source "fashion-mnist" states'):
-        read_idx(content, (10,))
+        read_idx(content, (10,), "fashion-mnist")
 
 
 def test_test_rows_follow_training_rows_and_pixels_are_byte_fractions():

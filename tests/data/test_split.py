@@ -119,9 +119,13 @@ def test_an_empty_side_is_refused(holdout, side):
 def test_planning_imports_load_nothing_heavy():
     code = (
         "import sys, sweeper.data.adult, sweeper.data.fashion_mnist, sweeper.data.sampling, sweeper.data.split\n"
+        "from sweeper.catalog import KINDS, resolve\n"
+        "sources = [resolve('data', kind) for kind in KINDS['data']]\n"
+        "one = {'rows': 9, 'label': 'y', 'classes': 2, 'columns': {'x': {'low': 0, 'high': 1}}}\n"
+        "[resolve('data', kind)(path='x', **one).description for kind in ('csv', 'parquet', 'npz')]\n"
         "from sweeper.spec.sweep import DataSpec\n"
         "sweeper.data.split.split_sizes(DataSpec(source=sweeper.data.adult.Adult()))\n"
-        "print([m for m in ('numpy', 'torch', 'pandas', 'scipy', 'subprocess', 'urllib.request', 'zipfile') if m in sys.modules])"
+        "print([m for m in ('numpy', 'torch', 'pandas', 'pyarrow', 'scipy', 'subprocess', 'urllib.request') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

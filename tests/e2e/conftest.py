@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from program import House, ended, patched
+from program import House, run_both
 from sweep_pairs import SWEEP, TUNED
 from tiny_sweeps import secret_drawing, spec_of
 
@@ -51,12 +50,3 @@ def pair(build: Callable[..., House], secrets: dict[int, bytes]) -> dict[int, Ho
 def tuned(build: Callable[..., House], secrets: dict[int, bytes]) -> dict[int, House]:
     """The same under subsample-tune: 2 and 30 runs on a part of the rows, and one more on the others."""
     return run_both(build, TUNED, secrets)
-
-
-def run_both(build: Callable[..., House], sweep: dict[str, Any], secrets: dict[int, bytes]) -> dict[int, House]:
-    houses = {count: build(f"k{count}", shared_prices=False) for count in (2, 30)}
-    running = {n: house.start("run", house.write(sweep), patch=patched(secrets[n])) for n, house in houses.items()}
-    for count, process in running.items():
-        houses[count].said = ended(process, timeout=150)
-        assert houses[count].said.code == 0, houses[count].said
-    return houses

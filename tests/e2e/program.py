@@ -132,3 +132,13 @@ def table(vault: Path, columns: Sequence[str]) -> dict[int, dict[str, Any]]:
     with closing(sqlite3.connect(f"file:{vault / 'vault.db'}?mode=rw", uri=True, timeout=10)) as db:
         rows = db.execute(f"SELECT trial, {', '.join(columns)} FROM trials ORDER BY trial").fetchall()
     return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows}
+
+
+def run_both(build: Callable[..., House], sweep: dict[str, Any], secrets: dict[int, bytes]) -> dict[int, House]:
+    """The same sweep in two houses at a time, with secrets that draw few and many runs. What it said is in `said`."""
+    houses = {count: build(f"k{count}", shared_prices=False) for count in (2, 30)}
+    running = {n: house.start("run", house.write(sweep), patch=patched(secrets[n])) for n, house in houses.items()}
+    for count, process in running.items():
+        houses[count].said = ended(process, timeout=150)
+        assert houses[count].said.code == 0, houses[count].said
+    return houses

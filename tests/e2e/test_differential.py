@@ -7,20 +7,26 @@ import re
 import shutil
 import sqlite3
 import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from program import House, table
+from program import House, run_both, table
+from sweep_pairs import ARM_COUNTS, ARMED
+from tiny_sweeps import secret_drawing
+
+from sweeper.catalog import sweep_from_dict
 
 pytestmark = pytest.mark.timeout(240)
 
 Pair = dict[int, House]
 FREE = {"clip_norm", "learning_rate", "c", "candidate/clip.clip_norm", "candidate/step.c"}  # the winner's own: they may differ
-FREE |= {"score/accuracy", "hp/clip_norm", "hp/learning_rate", "hp/c"}
+FREE |= {"score/accuracy", "hp/clip_norm", "hp/learning_rate", "hp/c", "trace/step_size", "trace/clip_norm"}
 FREE |= {"sweeper.settings", "sweeper.model_uri", "sweeper.submission", "sweeper.trial_id", "mlflow.parentRunId", "mlflow.runName"}
 IDENTITY = re.compile(r"[0-9a-f]{64}|[0-9a-f]{32}|(?<!\.)\b[0-9a-f]{16}\b")
 NUMBER = re.compile(r"(?<=clip_norm )\S+|(?<=learning_rate )\S+|(?<=accuracy )\d\S+")
+COMMANDS = (("status",), ("ledger",), ("compare", "pair"), ("best", "pair"))
 SIZE = 96  # bytes by which two files may differ: a number may take a few letters more
 
 
@@ -87,11 +93,23 @@ def test_every_run_starts_and_ends_at_the_release(pair: Pair) -> None:
 
 def test_the_same_files_of_about_the_same_size_lie_around(pair: Pair) -> None:
     few, many = (files(house) for house in pair.values())
-    assert few.keys() == many.keys()
+    assert {len(paths) for paths in few.values()} == {1}  # no masked name twice
+    assert_like_files(few, many)
+
+
+def assert_like_files(few: dict[str, list[Path]], many: dict[str, list[Path]]) -> None:
+    assert {name: len(paths) for name, paths in few.items()} == {name: len(paths) for name, paths in many.items()}
     assert any("model" in name for name in few)
     for name in few:
-        if not name.endswith(".db"):  # pages of 4 kB; its rows are compared above
-            assert abs(few[name] - many[name]) <= SIZE, name
+        if name.endswith("trace.json"):  # a hundred times the winner's own step size: longer by a hundred letters, or not
+            assert sorted(map(shape, few[name])) == sorted(map(shape, many[name]))
+        elif not name.endswith(".db"):  # pages of 4 kB; its rows are compared above
+            sizes = (sorted(path.stat().st_size for path in paths) for paths in (few[name], many[name]))
+            assert all(abs(a - b) <= SIZE for a, b in zip(*sizes, strict=True)), name
+
+
+def shape(path: Path) -> list[tuple[str, int]]:
+    return [(name, len(values)) for name, values in json.loads(path.read_text()).items()]
 
 
 def test_plan_and_bill_are_the_same_to_the_byte(pair: Pair) -> None:
@@ -102,18 +120,45 @@ def test_plan_and_bill_are_the_same_to_the_byte(pair: Pair) -> None:
 
 def test_nothing_outside_the_vault_holds_what_is_sealed(pair: Pair, secrets: dict[int, bytes]) -> None:
     for count, house in pair.items():
-        sealed = needles(house, secrets[count])
-        assert len(sealed) > 2 * 3 * (count - 1)
-        seen = {
-            str(p): p.read_bytes() for p in house.home.rglob("*") if p.is_file() and "vault" not in p.relative_to(house.home).parts
-        }
-        seen["terminal"] = (house.said.out + house.said.err).encode()
-        for command in (("status",), ("ledger",), ("compare", "pair"), ("best", "pair")):
-            seen[" ".join(command)] = house.run(*command, "--json").out.encode()
-        hits = [(place, needle) for place, content in seen.items() for needle in sealed if needle in content]
-        assert not hits
-        inside = (vault(house) / "vault.db").read_bytes()
-        assert any(needle in inside for needle in sealed)  # the search itself finds what is there
+        assert_sealed(house, secrets[count], count - 1, COMMANDS)
+
+
+def assert_sealed(house: House, secret: bytes, losers: int, commands: Sequence[tuple[str, ...]]) -> None:
+    sealed = needles(house, secret)
+    assert len(sealed) > 2 * 3 * losers
+    seen = {str(p): p.read_bytes() for p in house.home.rglob("*") if p.is_file() and "vault" not in p.relative_to(house.home).parts}
+    seen["terminal"] = (house.said.out + house.said.err).encode()
+    for command in commands:
+        seen[" ".join(command)] = house.run(*command, "--json").out.encode()
+    hits = [(place, needle) for place, content in seen.items() for needle in sealed if needle in content]
+    assert not hits
+    inside = (vault(house) / "vault.db").read_bytes()
+    assert any(needle in inside for needle in sealed)  # the search itself finds what is there
+
+
+def test_two_sweeps_with_arms_look_the_same_however_many_runs_each_arm_drew(build: Callable[..., House]) -> None:
+    spec = sweep_from_dict(ARMED)
+    secrets = {label: secret_drawing(counts, spec) for label, counts in ARM_COUNTS.items()}
+    arms = run_both(build, ARMED, secrets)
+    for label, house in arms.items():
+        drawn = [row["arm"] for row in table(vault(house), ["arm"]).values()]
+        assert drawn == [arm for arm, count in ARM_COUNTS[label].items() for _ in range(count)]
+        assert_sealed(house, secrets[label], sum(ARM_COUNTS[label].values()) - 3, [("compare", "pair")])
+    said = [sorted(map(bare, (house.said.out + house.said.err).splitlines())) for house in arms.values()]
+    assert said[0] == said[1]
+    few, many = map(database, arms.values())
+    assert few == many
+    assert len(few["runs"]) == 1 + 3
+    assert_like_files(*map(files, arms.values()))
+    few_plan, many_plan = (next((house.home / "artifacts").rglob("plan.json")).read_bytes() for house in arms.values())
+    assert few_plan == many_plan
+
+
+def bare(line: str) -> str:
+    """A line without numbers, arms, and the widths of columns: which arm won, and by how much, is what was paid for."""
+    return re.sub(
+        r"[ -]+", " ", re.sub(r"\b(wide|low|slow)\b", "ARM", re.sub(r"\d[\d.e+-]*", "#", IDENTITY.sub("#", line)))
+    ).strip()
 
 
 def test_the_vault_is_closed_and_nothing_of_ray_is_left(pair: Pair) -> None:
@@ -140,14 +185,13 @@ def outside(house: House) -> list[Path]:
     return [p for p in sorted(house.home.rglob("*")) if p.is_file() and p.relative_to(house.home).parts[0] != "vault"]
 
 
-def files(house: House) -> dict[str, int]:
-    """Names, ids masked, and sizes of all that lies in a home outside the vault. The same masked name twice is a failure."""
-    found: dict[str, int] = {}
+def files(house: House) -> dict[str, list[Path]]:
+    """All that lies in a home outside the vault, by its name with ids masked."""
+    found: dict[str, list[Path]] = {}
     for path in outside(house):
         inside = path.relative_to(house.home)
         name = IDENTITY.sub("#", str(inside)) if inside.parts[0] != "cache" else str(inside)
-        assert name not in found
-        found[name] = path.stat().st_size
+        found.setdefault(name, []).append(path)
     return found
 
 
@@ -186,11 +230,11 @@ def masked(value: Any) -> Any:
 
 def needles(house: House, secret: bytes) -> list[bytes]:
     """The secret, and every other trial's settings and score, as the text and the bytes in which they could be written."""
-    rows = table(vault(house), ["candidate", "score", "settings"])
+    rows = table(vault(house), ["candidate", "score", "settings", "trace"])
     with sqlite3.connect(vault(house) / "vault.db") as db:
-        winner = int(json.loads(db.execute("SELECT value FROM meta WHERE key = 'release'").fetchone()[0])["winner"])
-    shown = set(numbers(rows[winner]))
-    hidden = [n for index, row in rows.items() if index != winner for n in numbers(row) if n not in shown]
+        winners = json.loads(db.execute("SELECT value FROM meta WHERE key = 'release'").fetchone()[0])["winners"].values()
+    shown = {n for winner in winners for n in numbers(rows[winner])}
+    hidden = [n for index, row in rows.items() if index not in winners for n in numbers(row) if n not in shown]
     found = [secret, secret.hex().encode()]
     for number in hidden:
         found += [repr(number).encode(), struct.pack(">d", number), struct.pack("<d", number)]
@@ -199,4 +243,5 @@ def needles(house: House, secret: bytes) -> list[bytes]:
 
 def numbers(row: dict[str, Any]) -> list[float]:
     settings = {**json.loads(row["candidate"]), **json.loads(row["settings"] or "{}")}
-    return [v for v in [row["score"], *settings.values()] if isinstance(v, float) and len(repr(v)) > 8]
+    traced = [value for values in json.loads(row["trace"] or "{}").values() for value in values]
+    return [v for v in [row["score"], *settings.values(), *traced] if isinstance(v, float) and len(repr(v)) > 8]

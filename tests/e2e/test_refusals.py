@@ -159,8 +159,12 @@ def test_an_infinite_score_epsilon(refused: Refused) -> None:
         ({"data": {"source": "adult", "class_weights": "balanced"}}, "data.class_weights = 'balanced'"),
         ({"trainer": {"kind": "dp-sgd", "batch_size": 64, "steps": 20, "class_weights": "balanced"}}, "trainer.class_weights"),
         ({"model": {"kind": "logistic", "class_weight": "balanced"}}, "model.class_weight = 'balanced'"),
-        ({"space": FIXED | {"clip": {"policy": "percentile", "value": 0.5}}}, "space.clip.policy = 'percentile'"),
+        ({"space": FIXED | {"clip": {"policy": "percentile", "values": [10, 50]}}}, "space.clip.policy = 'percentile'"),
+        ({"space": FIXED | {"clip": {"policy": "median", "value": 0.5}}}, "space.clip.policy = 'median'"),
+        ({"space": FIXED | {"clip": {"policy": "quantile", "value": 0.5}}}, "space.clip.policy = 'quantile'"),
         ({"space": FIXED | {"clip": {"policy": "fixed", "percentile": 50}}}, "space.clip.percentile = 50"),
+        ({"space": FIXED | {"clip": {"policy": "fixed", "quantile": 0.5}}}, "space.clip.quantile = 0.5"),
+        ({"space": FIXED | {"clip": {"policy": "private-quantile", "median": True, "value": 0.5}}}, "space.clip.median = True"),
         ({"space": FIXED | {"clip": {"policy": "fixed", "clip_norm": {"percentile": 50}}}}, "space.clip.clip_norm.percentile"),
     ],
 )
@@ -169,6 +173,7 @@ def test_statistics_of_private_rows(refused: Refused, sections: dict[str, Any], 
     assert said.startswith(field)
     assert "is refused: it is computed from the rows, and of private rows that is a release which nothing here pays for. " in said
     assert re.search(r"\. (Use|Leave|Give) ", said)
+    assert ("private-quantile, which is priced" in said) == field.startswith("space.clip")
 
 
 def test_statistics_of_public_rows_are_only_unknown(refused: Refused) -> None:

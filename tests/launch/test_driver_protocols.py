@@ -66,6 +66,12 @@ def everything(ray_session: Any, house: Home) -> Finished:
     return service.run(tiny("everything", protocol={"kind": "release-all", "trials": 4}), home=house)
 
 
+def highest(frame: Any) -> list[tuple[float, float]]:
+    """The settings with the highest score: one, but for ties, among which the sweep draws."""
+    best = frame[frame["score"] == frame["score"].max()]
+    return list(zip(best["clip_norm"], best["learning_rate"], strict=True))
+
+
 def reservations(home: Home, sweep: str) -> list[str]:
     return [r.state for r in Ledger(home.ledger).reservations() if r.sweep == sweep]
 
@@ -143,8 +149,7 @@ def test_a_public_proxy_chooses_and_only_the_private_run_is_the_answer(benchmark
     best = finished.best
     assert best is not None
     assert (best.metric, best.score) == ("accuracy", private["score"].iloc[0])
-    chosen = proxies.loc[proxies["score"].idxmax()]
-    assert (best.clip_norm, best.learning_rate) == (chosen["clip_norm"], chosen["learning_rate"])
+    assert (best.clip_norm, best.learning_rate) in highest(proxies)
     assert best.epsilon == finished.plan.epsilon_one_trial
     assert reservations(benchmarks, "proxied") == ["committed"]
     assert tuple(service.load("proxied", home=benchmarks).weight.shape) == (10, 784)
@@ -162,7 +167,7 @@ def test_subsample_tune_runs_the_winning_setting_on_the_rows_it_was_not_chosen_o
     for row, part in zip([*search, final], parts, strict=True):
         alone = replace(trial_spec(spec, noise, row.index, row.candidate), part=part)
         expected = worker.run(alone, Streams(secret, row.index)).released
-        assert {"score": row.score, "settings": row.settings, "params": row.params} == expected
+        assert {"score": row.score, "settings": row.settings, "trace": row.trace, "params": row.params} == expected
     winner = max(search, key=lambda row: row.score or 0.0)
     assert final.candidate == winner.candidate
     assert final.score != winner.score
@@ -191,8 +196,7 @@ def test_subsample_tune_on_public_data_shows_what_it_tuned_and_answers_with_the_
     assert (len(tuned), len(final)) == (2, 1)
     assert finished.best is not None
     assert finished.best.score == final["score"].iloc[0]
-    chosen = tuned.loc[tuned["score"].idxmax()]
-    assert (finished.best.clip_norm, finished.best.learning_rate) == (chosen["clip_norm"], chosen["learning_rate"])
+    assert (finished.best.clip_norm, finished.best.learning_rate) in highest(tuned)
 
 
 def test_a_grid_runs_every_point_once_and_shows_all(house: Home) -> None:

@@ -44,7 +44,7 @@ def vault(home: Home) -> Iterator[Vault]:
 
 def run(vault: Vault, home: Home, adult: OpenData, trainer: Any = None, progress: Any = None, **resources: Any) -> bool:
     spec = sweep(trainer, **resources)
-    stage = Stage(spec=spec, noise_multiplier=SIGMA, data=spec.data, open_data=adult, indices=tuple(vault.unsettled()))
+    stage = Stage(spec=spec, noises={"": SIGMA}, data=spec.data, open_data=adult, indices=tuple(vault.unsettled()))
     return run_stage(vault, home.path, stage, progress)
 
 
@@ -61,7 +61,7 @@ def alone(adult: OpenData, index: int) -> Any:
 
 
 def bits(row: Any) -> Any:
-    return {"score": row.score, "settings": row.settings, "params": row.params}
+    return {"score": row.score, "settings": row.settings, "trace": row.trace, "params": row.params}
 
 
 def test_every_row_is_settled_once_with_the_bits_of_a_laptop(

@@ -373,6 +373,34 @@ def test_calibrations_are_kept_by_target_and_event(home):
     assert [accountant.calibrate(make, target, 1e-6) for make in makes for target in (1.0, 2.0)] == answers
 
 
+def test_makes_that_agree_at_one_multiplier_have_an_answer_each(home):
+    """Two Gaussians of the noise, or one of them of noise 1 always: the same event at 1, and at 6 nats 10% apart."""
+    moving, steady = lambda s: Composed((Gaussian(s), Gaussian(s))), lambda s: Composed((Gaussian(s), Gaussian(1.0)))
+    assert moving(1.0) == steady(1.0)
+    answers = [accountant.calibrate(make, 6.0, 1e-5) for make in (moving, steady) * 2]
+    assert answers[:2] == answers[2:]
+    for make, sigma in zip((moving, steady), answers[:2], strict=True):
+        assert 0.997 * 6.0 <= accountant.epsilon(make(sigma), 1e-5) <= 6.0
+    assert accountant.epsilon(steady(answers[0]), 1e-5) > 6.2
+
+
+def test_makes_that_agree_wherever_the_key_looks_have_an_answer_each(home, monkeypatch):
+    """The answer on disk names the event that was priced: another event there is calibrated by itself. The right one is not."""
+    floor = max(accountant.PROBES) + 0.1
+
+    def floored(s: float) -> Event:
+        return Gaussian(min(s, floor))
+
+    free = accountant.calibrate(Gaussian, 0.5, 1e-5)
+    assert free > floor
+    assert floored(accountant.PROBES[0]) == Gaussian(accountant.PROBES[0])
+    with pytest.raises(FieldError, match="cannot be reached"):
+        accountant.calibrate(floored, 0.5, 1e-5)
+    assert len(files(home)) == 1
+    monkeypatch.setattr(accountant, "_calibrate", lambda *_: pytest.fail("computed again"))
+    assert accountant.calibrate(Gaussian, 0.5, 1e-5) == free
+
+
 def test_a_new_version_asks_again(home, monkeypatch):
     accountant.epsilon(Gaussian(1.7), 1e-6)
     monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)

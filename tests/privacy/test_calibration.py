@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 
 import pytest
+from random_events import random_make
 
+from sweeper.checks import FieldError
+from sweeper.privacy import accountant, event_loss
 from sweeper.privacy.calibration import MOST_NOISE, least_noise
-from sweeper.privacy.event import LEAST_NOISE
+from sweeper.privacy.event import LEAST_NOISE, Event
 
 Price = Callable[[float], float]
 
@@ -76,3 +80,35 @@ def test_what_no_noise_reaches_is_infinite_and_what_none_is_needed_for_is_zero()
     assert least_noise(lambda s: 1.0 + 1 / s, lambda s: 1.0 + 1 / s, 0.9) == math.inf
     assert least_noise(lambda s: math.inf, lambda s: math.inf, 1.0) == math.inf
     assert least_noise(lambda s: 1 / s, lambda s: 1 / s, 1.01 / LEAST_NOISE) == 0.0
+
+
+def fresh(event: Event, delta: float) -> float:
+    """The price, with nothing remembered."""
+    accountant.forget()
+    event_loss._simplified.cache_clear()
+    return accountant._epsilon(event, delta)
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_calibrations_of_events_of_all_kinds_meet_their_target(number):
+    """Never above it; and near it, or 1% less noise costs more. What is refused is out of reach. The disk cache is not asked."""
+    rng = random.Random(number)
+    answers = 0
+    while answers < 1:
+        words, make = random_make(rng)
+        delta, target = 10 ** rng.uniform(-12.0, -0.5), 10 ** rng.uniform(-1.3, 1.7)
+        try:
+            sigma = accountant._calibrate(make, target, delta)
+        except FieldError as error:
+            if "cannot be reached" in error.rule:
+                assert fresh(make(MOST_NOISE), delta) > target, words
+            elif "no noise" in error.rule:
+                assert fresh(make(1.01 * LEAST_NOISE), delta) <= target, words
+            else:
+                assert error.field == "delta", words
+                assert delta < 1e-9, words
+            continue
+        answers += 1
+        found = fresh(make(sigma), delta)
+        assert found <= target, words
+        assert found >= 0.99 * target or fresh(make(0.99 * sigma), delta) > target, words

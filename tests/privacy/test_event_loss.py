@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from above_threshold import outcomes
 from dp_accounting.pld import privacy_loss_distribution as pld
-from pairs import EPSILONS, exponential_mechanism, hockey_stick
+from pairs import EPSILONS, both, exponential_mechanism, hockey_stick, randomised_response, stretch
 from scipy import integrate
 from scipy.special import ndtr
 from scipy.stats import norm
@@ -41,7 +41,7 @@ from sweeper.privacy.events import (
     SelectBest,
 )
 from sweeper.privacy.laws import TruncatedNegativeBinomial
-from sweeper.privacy.loss import PrivacyLoss
+from sweeper.privacy.loss import PrivacyLoss, from_points
 
 Profile = Callable[[float], float]
 FINE = 5e-4
@@ -284,18 +284,55 @@ def _quantile(values: np.ndarray, grid: np.ndarray, share: float, epsilon: float
     return exponential_mechanism(scores, epsilon, max(share, 1 - share))
 
 
-def test_several_quantiles_cost_the_same_in_either_notation():
-    """Two are priced place by place, more by the envelope; the same list in another order, or as a repeat, costs the same."""
-    for event, same in (
-        (Repeated(PrivateQuantile(0.3), 4), Composed((PrivateQuantile(0.3),) * 4)),
-        (
-            Composed((PrivateQuantile(0.3), Gaussian(2.0), PrivateQuantile(0.3))),
-            Composed((Gaussian(2.0), Repeated(PrivateQuantile(0.3), 2))),
-        ),
-    ):
-        assert privacy_loss(event, 2e-3).epsilon(1e-5) == pytest.approx(privacy_loss(same, 2e-3).epsilon(1e-5), rel=1e-9)
-    four, envelope = Repeated(PrivateQuantile(0.3), 4), Repeated(ExponentialMechanism(0.3), 4)
-    assert privacy_loss(four, 2e-3).epsilon(1e-5) < privacy_loss(envelope, 2e-3).epsilon(1e-5)
+def test_a_quantile_behind_other_answers_covers_every_place_that_they_may_lead_to():
+    """A noisy count, then a run: a quantile, then another count. The run's settings, so the place of the quantile's range, follow
+    from the first count, one place for each of its outcomes. Priced as if one place were settled beforehand, by its pieces, the
+    chosen places cost more than the price."""
+    epsilon, first, second = 2.0, 0.5, 0.3
+    run = Composed((PrivateQuantile(epsilon), DiscreteLaplace(second)))
+    behind = privacy_loss(Composed((DiscreteLaplace(first), run)), FINE)
+    ahead = privacy_loss(Composed((run, DiscreteLaplace(first))), FINE)
+    assert (len(behind.parts), len(ahead.parts) > 1) == (1, True)
+    (p1, q1), after = randomised_response(first), randomised_response(second)
+    places = [[both(x, y) for x, y in zip(stretch(epsilon, top), after, strict=True)] for top in np.linspace(0, epsilon, 201)[1:-1]]
+    beyond = 0.0
+    for e in np.linspace(-2.5, 2.5, 51):
+        chosen = sum(max(hockey_stick(p1[i] * p, q1[i] * q, float(e)) for p, q in places) for i in (0, 1))
+        settled = max(hockey_stick(both(p1, p), both(q1, q), float(e)) for p, q in places)
+        assert settled <= ahead.delta(float(e)) + 1e-12
+        assert chosen <= behind.delta(float(e)) + 1e-12
+        assert behind.delta(float(e)) <= chosen + 0.015
+        beyond = max(beyond, chosen - ahead.delta(float(e)))
+    assert beyond > 0.003
+
+
+@pytest.mark.parametrize("protocol", ["final run on all rows", "every run released"])
+def test_runs_behind_others_are_priced_for_every_place(protocol):
+    """As `Composed` says, later events may depend on earlier answers. A fused run is dearer than pieces, and less than a choice."""
+    run, choice = (Composed((asked(1.0), Gaussian(3.0))) for asked in (PrivateQuantile, ExponentialMechanism))
+    made = {
+        "final run on all rows": lambda one: Composed((PoissonSubsampled(0.1, SelectBest(one, LAW)), one)),
+        "every run released": lambda one: Repeated(one, 3),
+    }[protocol]
+    found = privacy_loss(made(run), 2e-3)
+    assert len(found.parts) == 1
+    assert found.epsilon(1e-5) < privacy_loss(made(choice), 2e-3).epsilon(1e-5) * (1 - 1e-3)
+    before = privacy_loss(made(Gaussian(3.0)), 2e-3) if protocol == "every run released" else None
+    assert before is None or before.epsilon(1e-5) < found.epsilon(1e-5)
+    for top in (0.3, 0.6):  # a place that was settled is one of those that are covered
+        asked = two_points(1.0, top).compose(privacy_loss(Gaussian(3.0), 2e-3))
+        if protocol == "every run released":
+            assert asked.self_compose(3).epsilon(1e-5) <= found.epsilon(1e-5)
+        else:
+            tuned = privacy_loss(made(run).events[0], 2e-3)
+            assert tuned.compose(asked).epsilon(1e-5) <= found.epsilon(1e-5)
+
+
+def two_points(epsilon: float, top: float) -> PrivacyLoss:
+    p, q = stretch(epsilon, top)
+    pmf = from_points(2e-3, np.log(p / q), p, 0.0)
+    back = from_points(2e-3, np.log(q / p), q, 0.0)
+    return PrivacyLoss(((pmf, back),))
 
 
 def test_a_quantile_inside_a_selection_has_one_part():

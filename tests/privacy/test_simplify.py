@@ -32,6 +32,8 @@ from sweeper.privacy.simplify import simplified
 
 LAW = TruncatedNegativeBinomial(eta=1.0, mean=5.0)
 G, E, STEP = Gaussian(2.0), ExponentialMechanism(0.5), PoissonSubsampled(0.1, Gaussian(1.0))
+Q, CHOICE = PrivateQuantile(0.3), ExponentialMechanism(0.3)
+RUN = Composed((Q, STEP))
 BATCH, PARTS = FixedSizeSampled(100, 10, Gaussian(1.0)), Disjoint((Gaussian(2.0), DiscreteLaplace(0.5)))
 
 
@@ -57,6 +59,16 @@ BATCH, PARTS = FixedSizeSampled(100, 10, Gaussian(1.0)), Disjoint((Gaussian(2.0)
         (RandomPart(0.3, Repeated(G, 4), Composed((E,))), RandomPart(0.3, Gaussian(1.0), E)),
         (SelectBest(Composed((G, G, NOTHING)), LAW), SelectBest(Gaussian(2**0.5), LAW)),
         (Disjoint((Repeated(G, 4), NOTHING)), Disjoint((Gaussian(1.0), NOTHING))),
+        # a quantile is one where it is asked first, in the whole or in a run of its own; else a choice like others
+        (Composed((NOTHING, Q, G, Q)), Composed((Q, G, CHOICE))),
+        (Composed((G, Q, CHOICE)), Composed((G, Repeated(CHOICE, 2)))),
+        (Composed((STEP, Composed((E, Q)))), Composed((STEP, E, CHOICE))),
+        (Repeated(Q, 3), Composed((Q, Repeated(CHOICE, 2)))),
+        (Composed((RUN, G, RUN)), Composed((Q, G, STEP, RUN))),
+        (Composed((E, RUN, G, Repeated(RUN, 2))), Composed((G, E, Repeated(RUN, 3)))),
+        (Composed((PARTS, RUN, E)), Composed((E, PARTS, RUN))),
+        (Composed((RUN, E)), Composed((Q, STEP, E))),
+        (Repeated(Composed((RUN, E)), 2), Repeated(Composed((Q, STEP, E)), 2)),
     ],
 )
 def test_each_rule(event, expected):

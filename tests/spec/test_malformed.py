@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.catalog import LARGEST_SPEC, load_spec
+from sweeper.catalog import KINDS, LARGEST_SPEC, load_spec
 from sweeper.checks import RequestError
 
 GOOD = """\
@@ -23,6 +23,7 @@ space:
   step: {policy: coupled, range: [0.3, 10.0], scale: log}
 resources: {cpu: 1}
 """
+CLIPS, MODELS, TRAINERS, SOURCES = (", ".join(KINDS[family]) for family in ("clip", "model", "trainer", "data"))
 HUGE = "1" + "0" * 400
 LONG = "0x" + "f" * 5000  # Python will not write it in decimal
 
@@ -138,11 +139,11 @@ UNKNOWN = [
     ),
     (
         edited("kind: logistic", "kind: logstic"),
-        "model.kind = 'logstic' must be one of logistic, softmax, svm; did you mean logistic?",
+        f"model.kind = 'logstic' must be one of {MODELS}; did you mean logistic?",
     ),
-    (edited("kind: dp-sgd", "kind: dpsgd"), "trainer.kind = 'dpsgd' must be one of dp-sgd; did you mean dp-sgd?"),
-    (edited("source: adult", "source: adlt"), "data.source = 'adlt' must be one of adult, fashion-mnist; did you mean adult?"),
-    (edited("policy: fixed", "policy: fixd"), "space.clip.policy = 'fixd' must be one of fixed; did you mean fixed?"),
+    (edited("kind: dp-sgd", "kind: dpsgd"), f"trainer.kind = 'dpsgd' must be one of {TRAINERS}; did you mean dp-sgd?"),
+    (edited("source: adult", "source: adlt"), f"data.source = 'adlt' must be one of {SOURCES}; did you mean adult?"),
+    (edited("policy: fixed", "policy: fixd"), f"space.clip.policy = 'fixd' must be one of {CLIPS}; did you mean fixed?"),
     (
         edited("kind: select-best", "kind: subsample-tun"),
         "protocol.kind = 'subsample-tun' must be one of select-best, subsample-tune, release-all, public-proxy, no-tuning; did you",
@@ -213,7 +214,7 @@ TYPES = [
     (edited("range: [0.05, 2.0]", 'range: ["1", 2]'), "space.clip.range = '1' must be a number. Write 1 without quotes."),
     (edited("range: [0.05, 2.0], scale: log", "values: 3"), "space.clip.values = 3 must be a list"),
     (edited("range: [0.05, 2.0], scale: log", "value: ~"), "space.clip.value = None must be a number"),
-    (edited("policy: fixed", "policy: [fixed]"), "space.clip.policy = ['fixed'] must be one of fixed"),
+    (edited("policy: fixed", "policy: [fixed]"), f"space.clip.policy = ['fixed'] must be one of {CLIPS}"),
     (edited("scale: log}\n  step", "scale: [log]}\n  step"), "space.clip.scale = ['log'] must be one of linear, log"),
 ]
 
@@ -280,7 +281,7 @@ VALUES = [
     (section("protocol", "{kind: public-proxy, proxy: adult}"), "protocol.proxy = 'adult' is the private table itself"),
     (
         section("protocol", "{kind: public-proxy, proxy: adlt}"),
-        "protocol.proxy = 'adlt' must be one of adult, fashion-mnist; did you mean adult?",
+        f"protocol.proxy = 'adlt' must be one of {SOURCES}; did you mean adult?",
     ),
     (section("protocol", "{kind: public-proxy, proxy: fashion-mnist}"), "has 10 classes, and model logistic needs 2"),
     (section("protocol", "{kind: no-tuning}"), "space.clip.clip_norm is searched, but protocol no-tuning runs one setting"),

@@ -405,3 +405,33 @@ store.load_model(best("adult-clip", home).model_uri)"""
     done = subprocess.run([sys.executable, "-c", code], cwd=here, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(here.iterdir()) == []
+
+
+def test_an_arms_winner_says_whose_it_is_and_how_its_run_went(any_home):
+    """Its arm, that arm's bill and noise; the trace as a file and as metrics at their steps, in one batch, at the release time."""
+    sweep, store = fresh_name(), Store(any_home)
+    trace = {"step": [0.0, 20.0, 40.0], "step_size": [0.5, 0.25, math.nan], "clip_norm": [1.0, 1.0, 1.0]}
+    first = trial("a", arm="fixed", arm_epsilon=1.25, noise_multiplier=0.75, trace=trace)
+    second = trial("b", arm="normalise", arm_epsilon=math.inf, noise_multiplier=0.0, score=0.5)
+    for _ in range(2):  # again changes nothing
+        store.publish(release(first, second, sweep=sweep))
+    client, _, (parent,), children = read(any_home, sweep)
+    runs = {run.info.run_name: run for run in children}
+    tags = {name: run.data.tags for name, run in runs.items()}
+    assert (tags["a"][schema.ARM], tags["a"][schema.ARM_EPSILON_TEXT]) == ("fixed", "1.25")
+    assert (tags["b"][schema.ARM], tags["b"][schema.ARM_EPSILON_TEXT]) == ("normalise", "infinite")
+    assert {run.data.tags[schema.EPSILON_TEXT] for run in (*children, parent)} == {"2.0"}  # the whole bill
+    metrics = runs["a"].data.metrics
+    assert (metrics["arm_epsilon"], metrics["noise_multiplier"], metrics["epsilon"]) == (1.25, 0.75, 2.0)
+    assert "arm_epsilon" not in runs["b"].data.metrics
+    identity = runs["a"].info.run_id
+    history = {name: client.get_metric_history(identity, f"trace/{name}") for name in ("step_size", "clip_norm")}
+    assert sorted((point.step, point.value) for point in history["step_size"]) == [
+        (0, 0.5),
+        (20, 0.25),
+    ]  # no point without a number
+    assert sorted((point.step, point.value) for point in history["clip_norm"]) == [(0, 1.0), (20, 1.0), (40, 1.0)]
+    assert {point.timestamp for points in history.values() for point in points} == {MILLISECONDS}
+    assert json.loads(documents(client, runs["a"])["trace.json"]) == trace | {"step_size": [0.5, 0.25, None]}
+    assert not [name for name in runs["b"].data.metrics if name.startswith("trace/")]
+    assert "trace.json" not in documents(client, runs["b"])

@@ -180,7 +180,7 @@ def test_one_policy_is_compared_by_its_clip_norm_to_three_digits(any_home):
 
 
 def test_an_unknown_question_is_refused(home):
-    with pytest.raises(RequestError, match="by = 'clop' must be one of clip, step, trainer, protocol; did you mean clip"):
+    with pytest.raises(RequestError, match="by = 'clop' must be one of clip, step, trainer, protocol, arm; did you mean clip"):
         compare("adult-clip", "clop", home)
 
 
@@ -193,7 +193,7 @@ def test_the_note_says_what_more_would_cost_only_where_something_is_sealed(any_h
     note = compare_note(sweep, any_home)
     assert "one winner is public" in note
     assert f"`sweeper unseal {sweep}` would publish every trial: for epsilon 9.27 instead of 2.00" in note
-    assert "Arms (one winner per policy) are not in this version" in note
+    assert "To compare policies at one bill, give them as arms: each has a winner of its own" in note
 
 
 def test_settings_that_do_not_fit_a_tag_or_clash_with_a_column(any_home):
@@ -243,3 +243,59 @@ def test_a_submission_that_supersedes_another_holds_its_trials_and_its_bill_alon
         if run.data.tags[schema.ROLE] == schema.PARENT
     }
     assert marks == {"sealed": "all", "all": None}
+
+
+def test_arms_are_compared_one_row_each_with_their_own_bills(any_home):
+    sweep, store = fresh_name(), Store(any_home)
+    of = {name: {"arm": name, "arm_epsilon": bill} for name, bill in (("fixed", 1.25), ("normal", 1.24), ("lost", 1.25))}
+    winners = [
+        trial("a", score=0.80, noise_multiplier=0.7, **of["fixed"]),
+        trial("b", score=0.84, clip_policy="normalise", trainer="dp-adam", **of["normal"]),
+        trial("c", score=math.nan, params=None, **of["lost"]),
+    ]
+    store.publish(release(*winners, sweep=sweep))
+    table = compare(sweep, None, any_home)
+    assert list(table.columns) == ["arm", "clip_policy", "step_policy", "trainer", "n", "diverged", "score", "epsilon"]
+    assert table.head(2).values.tolist() == [
+        ["normal", "normalise", "coupled", "dp-adam", 1, 0, 0.84, 1.24],
+        ["fixed", "fixed", "coupled", "dp-sgd", 1, 0, 0.80, 1.25],
+    ]
+    assert (table["arm"][2], table["diverged"][2]) == ("lost", 1)
+    assert math.isnan(table["score"][2])
+    assert compare(sweep, "arm", any_home).equals(table)
+    assert list(compare(sweep, "clip", any_home)["epsilon"]) == [2.0, 2.0]  # in groups that are no arms: the whole bill
+    found = best(sweep, any_home)
+    assert (found.arm, found.id, found.score, found.epsilon) == ("normal", "b", 0.84, 2.0)
+    frame = trials(sweep, any_home)
+    assert list(frame["arm"]) == ["fixed", "normal", "lost"]
+    assert list(frame["arm_epsilon"]) == [1.25, 1.24, 1.25]
+    assert frame["noise_multiplier"][0] == 0.7
+    note = compare_note(sweep, any_home)
+    assert "epsilon is each arm's own bill; together they compose to 2.00, which is what the sweep was charged." in note
+    assert "one winner of each arm is public" in note
+    assert "give them as arms" not in note
+
+
+def test_arms_on_public_data_show_their_best_of_all_trials_each_billed_alone(home):
+    many = [light(f"{arm}{i}", 0.5 + i / 10, arm=arm, arm_epsilon=2.0) for arm in ("a", "b") for i in range(3)]
+    Store(home).publish(release(*many, public=True))
+    table = compare("adult-clip", None, home)
+    assert table[["arm", "n", "score", "epsilon"]].values.tolist() == [["a", 3, 0.7, 2.0], ["b", 3, 0.7, 2.0]]
+    note = compare_note("adult-clip", home)
+    assert note == "Public data: each arm is billed alone, as if private. On private data the bills of the arms would compose."
+
+
+def test_arms_that_an_unsealed_submission_shows_again_are_billed_once(home):
+    store = Store(home)
+    store.publish(release(trial("w", arm="a", arm_epsilon=1.0), trial("v", arm="b", arm_epsilon=1.0), submission="sealed"))
+    again = [light("x", 0.7, arm="a", arm_epsilon=3.0), light("y", 0.6, arm="b", arm_epsilon=4.0)]
+    store.publish(release(*again, submission="all", protocol="release-all", supersedes="sealed"))
+    assert compare("adult-clip", None, home)[["arm", "epsilon"]].values.tolist() == [["a", 3.0], ["b", 4.0]]
+
+
+def test_a_sweep_without_arms_has_none_to_compare(home):
+    Store(home).publish(release())
+    assert best("adult-clip", home).arm is None
+    assert list(compare("adult-clip", None, home)["group"]) == [0.21]
+    with pytest.raises(RequestError, match="by = 'arm' finds no arms: sweep adult-clip has none"):
+        compare("adult-clip", "arm", home)

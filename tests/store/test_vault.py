@@ -490,3 +490,67 @@ def test_a_claim_and_a_settlement_cost_a_millisecond_beside_the_disk(tmp_path):
         vault.claim(index)
         vault.settle(index, answer)
     assert (time.process_time() - began) / 200 < 2e-3
+
+
+# Arms and traces.
+
+
+def test_arms_have_rows_counts_and_winners_of_their_own(tmp_path):
+    candidates = [{"step.c": float(i)} for i in range(5)]
+    given = {"spec": SPEC, "plan": {}, "fingerprint": "f", "secret": SECRET, "reservation": None, "candidates": candidates}
+    vault = Vault.create(tmp_path, "armed", **given, arms=["a", "a", "b", "b", "b"])
+    assert [row.arm for row in vault.rows()] == ["a", "a", "b", "b", "b"]
+    assert [vault.count("search", arm) for arm in ("a", "b", "", None)] == [2, 3, 0, 5]
+    settle_all(vault, [0.9, 0.1, 0.5])
+    assert vault.winner(iter([0.0]), arm="a") == 0
+    with pytest.raises(RequestError, match="no winner yet"):
+        vault.winner(iter([0.0]), arm="b")
+    with pytest.raises(RequestError, match="no winner yet"):
+        vault.winner(iter([0.0]))
+    for index, score in ((3, None), (4, 0.6)):
+        vault.claim(index)
+        vault.settle(index, result(score))
+    assert vault.winner(iter([0.0]), arm="b") == 4
+    assert vault.add(vault.row(4).candidate, "final", "b") == 5
+    assert (vault.row(5).arm, vault.count("final", "a"), vault.count("final", "b")) == ("b", 0, 1)
+    assert [row.index for row in vault.rows("search", arm="b")] == [2, 3, 4]
+    with pytest.raises(ValueError, match="zip"):
+        Vault.create(tmp_path, "short", **given, arms=["a"])
+
+
+def test_a_trace_and_nested_diagnostics_come_back_exactly(vault):
+    trace = {"step": [0.0, 1.0], "step_size": [0.1 + 0.2, 1e-300]}
+    by_step = {"by_step": {"norm": [0.5, 2.0], "parts": [[1, 2], [3, [4]]]}}
+    vault.claim(0)
+    released = {"score": 0.5, "settings": {}, "trace": trace, "params": b""}
+    vault.settle(0, TrialResult(released=released, sealed=by_step))
+    row = vault.row(0)
+    assert (row.trace, row.sealed) == (trace, by_step)
+    assert "0.3" not in repr(row)  # a trace is shown by no accident
+    vault.claim(1)
+    vault.fail(1, "error", "")
+    assert vault.row(1).trace is None
+
+
+def test_a_vault_from_before_there_were_arms_opens_and_goes_on(tmp_path):
+    """Two processes may find it so at once."""
+    create(tmp_path, count=3).close()
+    file = tmp_path / "vault" / "adult-clip" / "vault.db"
+    with sqlite3.connect(file) as db:
+        for name in ("arm", "trace"):
+            db.execute(f"ALTER TABLE trials DROP COLUMN {name}")
+    gate, opened = threading.Barrier(4), []
+
+    def attempt() -> None:
+        gate.wait()
+        opened.append(Vault.open(tmp_path, "adult-clip"))
+
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 4
+    settle_all(opened[0], [0.1, 0.3, 0.2])
+    assert {(row.arm, row.trace) for row in opened[1].rows()} == {("", None)}
+    assert opened[2].winner(iter([0.0]), arm="") == opened[3].winner(iter([0.0])) == 1
