@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sweeper.clip.base import BLOCK
 from sweeper.data.table import Table
 from sweeper.models.linear import Linear
 from sweeper.spec.curvature import SLACK, Curvature
@@ -138,7 +139,7 @@ class LinearProblem:
         """What `LinearBatch.sum_and_count` returns."""
         weights_KD = self._weights_CD[: self.outputs]
         torch.mul(params_P.view_as(weights_KD), self._unit, out=weights_KD)
-        sum_KD, count = torch.zeros_like(weights_KD), 0.0
+        sum_KD, count = torch.zeros(weights_KD.shape, dtype=torch.float64), 0.0
         for rows in rows_B.split(CHUNK):
             chunk_BD = self._gather(rows)
             logits_BC = torch.mm(chunk_BD, self._weights_CD.t(), out=self._logits_BC[: len(rows)])
@@ -155,19 +156,20 @@ class LinearProblem:
                 self._add_by_layer_(sum_KD, residual_BC, chunk_BD, factors)
             else:
                 scaled_BC = residual_BC.mul_(factors(norms_BL).unsqueeze(1))
-                sum_KD.addmm_(scaled_BC[:, : self.outputs].t(), chunk_BD)
+                _add_products_(sum_KD, scaled_BC[:, : self.outputs], chunk_BD)
         return sum_KD.mul_(self._unit).view(-1), count
 
     def _add_by_layer_(self, sum_KD: Tensor, residual_BC: Tensor, chunk_BD: Tensor, factors: Callable[[Tensor], Tensor]) -> None:
         """Add the sums of weights and of biases, each with its own factor. A bias is stored as 1 / unit, in a null row as 0."""
         features_BD, bias_B1 = chunk_BD[:, :-1], chunk_BD[:, -1:]
         squares_B1 = residual_BC.square().sum(dim=1, keepdim=True).add_(self._lost)
-        of_weights_B1 = features_BD.square().sum(dim=1, keepdim=True).mul_(self._unit**2)
+        lost_B1 = (bias_B1 > 0) * (features_BD.shape[1] * 2.0**-126)  # as `_lost`, of features; a null row keeps norm 0
+        of_weights_B1 = features_BD.square().sum(dim=1, keepdim=True).add_(lost_B1).mul_(self._unit**2)
         norms_B2 = torch.cat((squares_B1 * of_weights_B1, squares_B1 * (bias_B1 > 0) / self._length**2), dim=1)
         factors_B2 = factors(norms_B2)
         residual_BK = residual_BC[:, : self.outputs]
-        sum_KD[:, :-1].addmm_((residual_BK * factors_B2[:, :1]).t(), features_BD)
-        sum_KD[:, -1:].addmm_((residual_BK * factors_B2[:, 1:]).t(), bias_B1)
+        _add_products_(sum_KD[:, :-1], residual_BK * factors_B2[:, :1], features_BD)
+        _add_products_(sum_KD[:, -1:], residual_BK * factors_B2[:, 1:], bias_B1)
 
     def exact_sum(self, rows_B: Tensor, params_P: Tensor) -> Tensor:
         """What `LinearBatch.exact_sum` returns."""
@@ -201,6 +203,12 @@ class LinearProblem:
         return chunk_BD.copy_(torch.index_select(self._store_nD, 0, rows_B, out=self._raw_BD[: len(rows_B)]))
 
 
+def _add_products_(sum_KD: Tensor, scaled_BK: Tensor, rows_BD: Tensor) -> None:
+    """Add scaled_BK^T rows_BD to a float64 sum, by blocks short enough for sweeper.clip.base.MARGIN."""
+    for scaled, rows in zip(scaled_BK.split(BLOCK), rows_BD.split(BLOCK), strict=True):
+        sum_KD.add_(scaled.t() @ rows)
+
+
 class LinearBatch:
     """One minibatch of a linear problem."""
 
@@ -208,7 +216,7 @@ class LinearBatch:
         self._problem, self._rows_B = problem, rows_B
 
     def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor], *, by_layer: bool = False) -> Tensor:
-        """Sum of factor times gradient, a new [P], in chunks of 1,024 rows; `factors` sees squared norms [chunk, 1].
+        """Sum of factor times gradient, a new [P] in float64, in chunks of 1,024 rows; `factors` sees squared norms [chunk, 1].
 
         by_layer: `factors` sees squared norms [chunk, 2], of weights and of biases, and gives a factor for each.
         Sensitivity (zero-out): that of the policy behind `factors`. A null record's term is zero; so is the term of a record

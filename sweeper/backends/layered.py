@@ -20,6 +20,7 @@ from torch import Tensor
 from sweeper.backends.passes import DensePass, Weighted, floats, passes
 from sweeper.backends.stored import StoredRows
 from sweeper.checks import FieldError
+from sweeper.clip.base import BLOCK
 from sweeper.data.table import Table
 from sweeper.models.layers import Conv, Layer, Network
 from sweeper.spec.protocols import Description, Terms
@@ -27,7 +28,7 @@ from sweeper.spec.protocols import Description, Terms
 if TYPE_CHECKING:
     from sweeper.seeds import Streams
 
-LARGEST_CHUNK, SMALLEST_CHUNK = 1024, 16
+LARGEST_CHUNK, SMALLEST_CHUNK = BLOCK, 16
 _FLOATS = 2**23  # of a chunk's buffers, 32 MB
 
 
@@ -110,8 +111,9 @@ class LayeredProblem:
     ) -> tuple[Tensor, float]:
         """What `LayeredBatch.sum_and_count` returns."""
         self._bind(params_P)
-        sum_P, count = torch.zeros_like(params_P), 0.0
-        sums = self._views(sum_P)
+        sum_P, count = torch.zeros(params_P.shape, dtype=torch.float64), 0.0
+        part_P = torch.empty_like(params_P)  # of one chunk: no more than BLOCK terms are added in float32
+        sums = self._views(part_P)
         for rows in rows_B.split(self.chunk):
             marks_B, squares_BL = self._backward(rows)
             norms_BL = squares_BL if by_layer else squares_BL.sum(dim=1, keepdim=True)
@@ -125,8 +127,10 @@ class LayeredProblem:
                 count += float(counted(norms_BL).masked_fill(marks_B == 0, 0.0).sum(dtype=torch.float64))
             found = factors(norms_BL)
             each = found.unbind(dim=1) if by_layer else [found] * len(self._shapes)
+            part_P.zero_()
             for at, layer in enumerate(self._weighted):
                 layer.add_(sums[2 * at], sums[2 * at + 1], each[2 * at], each[2 * at + 1])
+            sum_P.add_(part_P)
         return sum_P, count
 
     def losses_along(self, rows_B: Tensor, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
@@ -185,7 +189,7 @@ class LayeredBatch:
         self._problem, self._rows_B = problem, rows_B
 
     def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor], *, by_layer: bool = False) -> Tensor:
-        """Sum of factor times gradient, a new [P], chunk by chunk; `factors` sees squared norms [chunk, 1].
+        """Sum of factor times gradient, a new [P] in float64, chunk by chunk; `factors` sees squared norms [chunk, 1].
 
         by_layer: `factors` sees squared norms [chunk, L], of each layer's weights and biases, and gives a factor for each.
         Sensitivity (zero-out): that of the policy behind `factors`. A null record's term is zero; so is the term of a record

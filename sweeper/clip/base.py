@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
     from sweeper.seeds import Streams
 
-# Norms reach a policy in float32, off by up to about 1e-6 of themselves (sums over 10 to 1,000 logits, roots, products).
-# Aiming this much lower keeps a term's norm at or below what is stated; the noise is still scaled to what is stated.
-MARGIN = 2.0**-19
+# Norms reach a policy in float32, off by up to about 1e-6 of themselves (sums over 10 to 1,000 logits, roots, products). And a
+# float32 sum moves by more than the term that joins it, because every later addition may round another way: over B terms of norm
+# at most t, a sum in any order is off by at most (B - 1) B 2^-24 t, and so is the sum without the term. Backends therefore add at
+# most BLOCK terms in float32, the blocks in float64, and noise before anything is rounded to float32 again. Aiming MARGIN lower
+# keeps what a record moves a sum by at or below what is stated; the noise is still scaled to what is stated.
+BLOCK = 128
+MARGIN = 2 * BLOCK**2 * 2.0**-24 + 2.0**-19
 SHORTEST = 1e-12  # length that a float32 sum of squares tells from 0, however many coordinates fall below float32's range
 LONGEST = 1e30  # beyond, float32 loses the noise
 

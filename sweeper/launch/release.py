@@ -87,7 +87,7 @@ def score_noise(epsilon: float, rows: float) -> float:
 
 
 def _trial(row: Row, plan: Plan, fixed: Mapping[str, Any]) -> ReleasedTrial:
-    spec, noise = plan.spec.of_arm(row.arm), plan.noises[row.arm]
+    spec, noise, arm = plan.spec.of_arm(row.arm), plan.noises[row.arm], plan.arm(row.arm)
     on_proxy = spec.protocol.final_run and row.stage == SEARCH  # it chose the setting of another run, on other rows
     clip, step = spec.space.build(row.candidate)
     return ReleasedTrial(
@@ -100,7 +100,8 @@ def _trial(row: Row, plan: Plan, fixed: Mapping[str, Any]) -> ReleasedTrial:
         step_policy=step.kind,
         trainer=spec.trainer.kind,
         arm=row.arm,
-        arm_epsilon=plan.bill_of(row.arm) if row.arm else None,
+        arm_epsilon=arm.epsilon if arm else None,
+        arm_relation=arm.relation if arm else "",
         noise_multiplier=noise,
         trace=row.trace or {},
         params=None if on_proxy else row.params,

@@ -57,9 +57,9 @@ class Plan:
             return {"": self.noise_multiplier}
         return {arm.name: arm.noise_multiplier for arm in self.arms}
 
-    def bill_of(self, arm: str) -> float:
-        """An arm's own bill."""
-        return next((found.epsilon for found in self.arms if found.name == arm), self.guarantee.epsilon)
+    def arm(self, name: str) -> ArmPlan | None:
+        """The arm of a name; None without arms."""
+        return next((found for found in self.arms if found.name == name), None)
 
     def everything(self, runs: Mapping[str, int]) -> Event:
         """The event of so many runs of each arm, the final ones not counted, if every one of them is released."""
@@ -68,8 +68,8 @@ class Plan:
 
     def unsealed(self, arm: str, runs: int) -> Event:
         """The same of one arm."""
-        one = next((found.trial_event for found in self.arms if found.name == arm), self.trial_event)
-        return self.spec.protocol.unsealed(one, runs)
+        found = self.arm(arm)
+        return self.spec.protocol.unsealed(found.trial_event if found else self.trial_event, runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON. Infinite epsilons are null."""
@@ -168,7 +168,7 @@ def _arm(name: str, spec: SweepSpec, train_rows: int, noise_multiplier: float) -
     """One arm, or a sweep without arms, at this noise."""
     delta, batch_size = spec.privacy.delta, spec.trainer.expected_batch(train_rows)
     one = trial_event(spec, train_rows, noise_multiplier)
-    _runs_at(spec, noise_multiplier)
+    _runs_at(name, spec, noise_multiplier)
     event = spec.protocol.total(one)
     epsilon, epsilon_one = accountant.epsilon(event, delta), accountant.epsilon(one, delta)
     mean, chance = _counts(spec)
@@ -189,14 +189,15 @@ def _arm(name: str, spec: SweepSpec, train_rows: int, noise_multiplier: float) -
     )
 
 
-def _runs_at(spec: SweepSpec, noise_multiplier: float) -> None:
+def _runs_at(name: str, spec: SweepSpec, noise_multiplier: float) -> None:
     """Refuse now what a policy would refuse in every trial: noise of its own that is too small beside that of the gradient."""
     for end in (False, True):
         clip, step = spec.space.clip.dearest(end), spec.space.step.dearest(end)
         try:
             clip.sum_noise(step.gradient_noise(noise_multiplier))
         except FieldError as error:
-            raise error.within("space.clip") from None
+            found = error.within("space.clip")
+            raise FieldError(in_arm(name, found.field), found.value, found.rule, found.hint) from None
 
 
 def _counts(spec: SweepSpec) -> tuple[float, float | None]:

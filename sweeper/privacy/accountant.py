@@ -107,11 +107,12 @@ def _epsilon(event: Event, delta: float) -> float:
 
 
 class Settled(NamedTuple):
-    """An epsilon, the grid that gave it, and how far above the limit it seems to be."""
+    """An epsilon, the grid that gave it, how far above the limit it seems to be, and whether rounding outgrew delta before that."""
 
     interval: float
     epsilon: float
     excess: float
+    drowned: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -140,7 +141,7 @@ def _settled(event: Event, delta: float, tolerance: float) -> Settled:
         finer = min(max((1.4 * excess / allowed) ** (1 / order), 1.5), 4.0) if telling and math.isfinite(excess) else 4.0
         size = max((len(pmf.mass) for part in loss.parts for pmf in part), default=0)
         if (excess <= allowed and telling) or best == 0.0 or hopeless or size * finer > LARGEST_GRID:
-            return Settled(interval, best, excess if math.isfinite(excess) else 0.0)
+            return Settled(interval, best, excess if math.isfinite(excess) else 0.0, hopeless and math.isfinite(best))
         interval /= finer
 
 
@@ -170,7 +171,8 @@ def _calibrate(make: Callable[[float], Event], target: float, delta: float) -> f
         )
     if sigma == 0.0 or make(sigma * 0.99).unprotected:
         raise FieldError("epsilon", target, "is so large that no noise would be needed", "Give privacy.noise_multiplier.")
-    if price(sigma) < 0.9 * target and target > 1e-3:  # rounding drowns delta until the noise is far too large
+    found = _settled(make(sigma), delta, TOLERANCE)  # rounding drowns delta, maybe until the noise is far too large
+    if found.drowned or (found.epsilon < 0.9 * target and target > 1e-3):
         raise _too_small(delta)
     return sigma
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sweeper.privacy.convolution import Floats
-from sweeper.privacy.loss import FARTHEST, WIDEST, LossPmf, PrivacyLoss, divergences, folded, normalised
+from sweeper.privacy.loss import FARTHEST, WIDEST, LossPmf, PrivacyLoss, divergences, normalised
 
 
 def from_cells(interval: float, edges: Floats, p: Floats, q: Floats) -> LossPmf:
@@ -49,6 +49,30 @@ def from_profile(interval: float, lowest: int, deltas: Floats) -> LossPmf:
 def _in_reach(interval: float, lowest: int, count: int) -> tuple[int, int]:
     """[first, after) of `count` losses from lowest * interval on whose exponentials are numbers."""
     return max(0, math.ceil(-FARTHEST / interval) - lowest), min(count, math.floor(FARTHEST / interval) - lowest + 1)
+
+
+def folded(pmf: LossPmf) -> LossPmf:
+    """`pmf` with no loss beyond FARTHEST nats either way; what dominates it otherwise.
+
+    Mass above the highest such loss g goes to g and to infinity with its Q-mass kept: the profile is the same up to g, and beyond
+    it what it is at g. Mass below the lowest one moves up to it: there the profile is the chord from (0, 1).
+    """
+    reach = math.floor(FARTHEST / pmf.interval)
+    last = pmf.lowest + len(pmf.mass) - 1
+    if -reach <= pmf.lowest and last <= reach:
+        return pmf
+    low, high = min(max(pmf.lowest, -reach), reach), min(max(last, -reach), reach)
+    below, above = max(low - pmf.lowest, 0), max(last - high, 0)  # cells, of a law beyond one end all of them but one
+    kept = np.zeros(high - low + 1)
+    start, stop = min(below, len(pmf.mass)), max(len(pmf.mass) - above, 0)
+    if start < stop:
+        first = pmf.lowest + start - low
+        kept[first : first + stop - start] = pmf.mass[start:stop]
+    kept[0] += float(np.sum(pmf.mass[:start]))
+    beyond = pmf.mass[stop:]
+    stays = beyond * np.exp(-pmf.interval * (pmf.lowest + stop - high + np.arange(len(beyond))))
+    kept[-1] += float(np.sum(stays))
+    return normalised(pmf.interval, low, kept, pmf.infinity + float(np.sum(beyond - stays)))
 
 
 def mixed(share: float, first: LossPmf, second: LossPmf) -> LossPmf:

@@ -319,7 +319,9 @@ def too_few_arms() -> FieldError:
 
 
 def in_arm(name: str, field: str) -> str:
-    """Where a field of an arm's own sweep stands in the file."""
+    """Where a field of an arm's own sweep stands in the file; "" is a sweep without arms."""
+    if not name:
+        return field
     if field == "space" or field.startswith("space."):
         return f"arms.{name}{field.removeprefix('space')}"
     return f"arms.{name}.{field}" if field == "trainer" or field.startswith("trainer.") else field

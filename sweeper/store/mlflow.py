@@ -60,6 +60,7 @@ class Store:
                 run = known.get(trial.id)
                 if run is None:
                     tags = _trial_tags(trial, parent.info.run_id, position) | bill
+                    tags[schema.EPSILON_TEXT] = _epsilon_text(_billed(release, trial))
                     run = self._open(experiment, trial.id, release, tags)
                 if run.info.status != FINISHED:
                     self._write_trial(run, release, trial)
@@ -151,7 +152,7 @@ class Store:
         self.connection.client.set_terminated(run.info.run_id, status, _milliseconds(at))
 
     def _write_trial(self, run: Run, release: Release, trial: ReleasedTrial) -> None:
-        settings, epsilon = schema.plain(trial.settings), release.guarantee.get("epsilon")
+        settings, epsilon = schema.plain(trial.settings), _billed(release, trial)
         params = schema.flat(settings, "") | schema.flat(trial.candidate, schema.CANDIDATE_PREFIX)
         params |= {
             schema.CLIP_PARAM: trial.clip_policy,
@@ -244,6 +245,12 @@ def _bill(protocol: str, public: bool, guarantee: Mapping[str, Any]) -> dict[str
     }
 
 
+def _billed(release: Release, trial: ReleasedTrial) -> float | None:
+    """The bill of whoever sees a trial: the whole one, but on public data each arm is billed alone."""
+    epsilon: float | None = trial.arm_epsilon if trial.arm and release.public else release.guarantee.get("epsilon")
+    return epsilon
+
+
 def _epsilon_text(epsilon: float | None) -> str:
     return repr(float(epsilon)) if epsilon is not None and schema.finite(epsilon) else "infinite"
 
@@ -265,6 +272,7 @@ def _trial_tags(trial: ReleasedTrial, parent: str, position: int) -> dict[str, s
     }
     if trial.arm:
         tags |= {schema.ARM: trial.arm, schema.ARM_EPSILON_TEXT: _epsilon_text(trial.arm_epsilon)}
+        tags[schema.ARM_RELATION] = trial.arm_relation
     return tags if trial.score is not None else tags | {schema.DIVERGED: _word(True)}
 
 

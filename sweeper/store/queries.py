@@ -31,6 +31,7 @@ OWN: tuple[str, ...] = (
     "trainer",
     "arm",
     "arm_epsilon",
+    "arm_relation",
     "noise_multiplier",
     "protocol",
     "public",
@@ -121,6 +122,8 @@ def best(sweep: str, home: Home | None = None) -> Best:
         settings = _settings(connection, child)
         guarantee = json.loads(connection.text(parent, schema.GUARANTEE, schema.GUARANTEE_FILE))
     tags, metrics = child.data.tags, child.data.metrics
+    if schema.ARM in tags and tags[schema.PUBLIC] == "true":  # billed alone
+        guarantee |= {"epsilon": schema.plain(_epsilon(tags)), "relation": tags[schema.ARM_RELATION] or guarantee["relation"]}
     return Best(
         sweep=sweep,
         id=tags[schema.TRIAL_ID],
@@ -187,9 +190,8 @@ def compare(sweep: str, by: str | None = None, home: Home | None = None) -> pd.D
 
 def _bill(group: pd.DataFrame, column: str) -> float:
     """What looking at these trials costs: private submissions add up, public ones are billed alone."""
-    bills = group.drop_duplicates("submission")
-    private, public = bills.loc[~bills["public"], column], bills.loc[bills["public"], column]
-    return float(max(private.sum(), public.max() if len(public) else 0.0))
+    private, public = group[~group["public"]], group.loc[group["public"], column]
+    return float(max(private.groupby("submission")[column].max().sum(), public.max() if len(public) else 0.0))
 
 
 def _arms(sweep: str, frame: pd.DataFrame) -> pd.DataFrame:
@@ -197,6 +199,8 @@ def _arms(sweep: str, frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     columns = ["arm", "clip_policy", "step_policy", "trainer", "n", "diverged", "score", "epsilon"]
+    if frame["arm_relation"].nunique() > 1:
+        columns.append("arm_relation")  # bills of two relations are not the same promise
     own = frame[~frame["metric"].str.startswith(schema.PROXY + "_") & frame["arm"].notna()]
     if len(frame) and not len(own):
         raise checks.FieldError("by", "arm", f"finds no arms: sweep {sweep} has none", "Use clip, step, trainer or protocol.")
@@ -204,7 +208,7 @@ def _arms(sweep: str, frame: pd.DataFrame) -> pd.DataFrame:
     for name, group in own.groupby("arm", sort=False):
         first, scores = group.iloc[0], group["score"]
         rows.append(
-            {column: first[column] for column in columns[1:4]}
+            {column: first[column] for column in ("clip_policy", "step_policy", "trainer", "arm_relation")}
             | {"arm": name, "n": len(group), "diverged": int(scores.isna().sum())}
             | {"score": scores.max(), "epsilon": _bill(group, "arm_epsilon")}
         )
@@ -284,6 +288,7 @@ def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict
         "trainer": tags[schema.TRAINER],
         "arm": tags.get(schema.ARM),
         "arm_epsilon": _epsilon(tags, schema.ARM_EPSILON_TEXT) if schema.ARM in tags else None,
+        "arm_relation": tags.get(schema.ARM_RELATION) or None,
         "noise_multiplier": child.data.metrics.get(schema.NOISE_MULTIPLIER),
         "protocol": tags[schema.PROTOCOL],
         "public": tags[schema.PUBLIC] == "true",

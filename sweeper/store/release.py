@@ -35,6 +35,7 @@ class ReleasedTrial:
     trainer: str
     arm: str = ""  # whose trial it is, in a sweep with arms
     arm_epsilon: float | None = None  # that arm's own bill, which may be infinite; None without arms
+    arm_relation: str = ""  # that the bill is stated for
     noise_multiplier: float | None = None
     trace: Mapping[str, Sequence[float]] = field(default_factory=dict)  # name -> a number at each of trace["step"]
     params: bytes | None = None  # params_P, float32

@@ -86,7 +86,7 @@ class Run:
             fresh_P = batch.sum(self.params_P, factors, by_layer=now.by_layer)
         self._clip_norm = now.sensitivity
         std = now.sum_noise(noise) * now.sensitivity
-        fresh_P.add_(gaussian_(self._noise_P, std, self._noise)).div_(self.divisor)
+        fresh_P = fresh_P.add_(gaussian_(self._noise_P, std, self._noise)).div_(self.divisor).to(self.params_P.dtype)
         self.problem.add_penalty_(fresh_P, self.params_P)
         variance = max(std / self.divisor, 1e-30) ** 2
         if self.due == ANEW:

@@ -141,7 +141,7 @@ class MinibatchTrainer(ABC):
             else:
                 gradient_P = batch.sum(params_P, factors, by_layer=now.by_layer)
             std = sum_noise * now.sensitivity
-            gradient_P.add_(gaussian_(noise_P, std, noise)).div_(divisor)
+            gradient_P = gradient_P.add_(gaussian_(noise_P, std, noise)).div_(divisor).to(params_P.dtype)  # rounded with its noise
             problem.add_penalty_(gradient_P, params_P)
             kept_P = gradient_P.clone() if stepper.searches else gradient_P
             direction_P = rule.direction(gradient_P, std / divisor)

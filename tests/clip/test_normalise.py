@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from oracles import AIM
 from small import blobs
 from tiny_sweeps import FIXED, spec_of
 
@@ -28,7 +29,7 @@ every_rule = pytest.mark.parametrize(("policy", "factor"), RULES.values(), ids=R
 @every_rule
 def test_factors_by_hand(policy, factor):
     found = policy.factors(torch.tensor(NORMS, dtype=torch.float64).square().unsqueeze(1))
-    assert found.tolist() == pytest.approx([factor(norm) for norm in NORMS], rel=3e-6)
+    assert found.tolist() == pytest.approx([AIM * factor(norm) for norm in NORMS], rel=3e-6)
     assert policy.sensitivity == 1.0
 
 
@@ -38,7 +39,7 @@ def test_a_sum_of_normalised_gradients(policy, factor):
     problem = LinearProblem(model=Softmax(), description=description, table=full, rows=np.arange(30))
     params_P = torch.from_numpy(np.random.default_rng(0).standard_normal(28).astype(np.float32))
     rows = [problem.batch(np.array([r])).sum(params_P, lambda s: torch.ones(len(s))).double().numpy() for r in range(30)]
-    expected = sum(row * factor(np.linalg.norm(row)) for row in rows)
+    expected = AIM * sum(row * factor(np.linalg.norm(row)) for row in rows)
     found = problem.batch(np.arange(30)).sum(params_P, policy.factors).double().numpy()
     assert np.linalg.norm(found - expected) < 1e-5 * np.linalg.norm(expected)
 
@@ -47,7 +48,7 @@ def test_gradients_too_short_for_float32_have_no_direction():
     """A squared norm below 1e-24 may have lost coordinates, so that 1 / ||g|| could be too large."""
     factors_B = Normalise(rule="auto-v").factors(torch.tensor([[0.0], [1e-45], [1e-30], [0.9e-24], [1.1e-24]]))
     assert factors_B[:4].tolist() == [0.0, 0.0, 0.0, 0.0]
-    assert factors_B[4] == pytest.approx(1 / math.sqrt(1.1e-24), rel=1e-5)
+    assert factors_B[4] == pytest.approx(AIM / math.sqrt(1.1e-24), rel=1e-5)
 
 
 @pytest.mark.parametrize(("rule", "words"), [("auto-s", "is 0.01 in rule auto-s"), ("auto-v", "has no part in rule auto-v")])

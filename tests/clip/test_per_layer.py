@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from constants import facts
-from oracles import FALSE_ALARM, REJECTED, gradients, scale_p_value
+from oracles import AIM, FALSE_ALARM, REJECTED, gradients, scale_p_value
 from small import blobs, without
 from tiny_sweeps import FIXED, spec_of
 
@@ -44,7 +44,7 @@ def test_a_norm_is_split_over_the_layers():
 
 def test_factors_by_hand():
     factors_BL = prepared(clip_norms=(1.0, 2.0)).factors(torch.tensor([[0.25, 0.25], [4.0, 4.1], [100.0, 1.0], [0.0, 16.0]]))
-    expected = [1.0, 1.0, 0.5, 2 / math.sqrt(4.1), 0.1, 1.0, 1.0, 0.5]
+    expected = [1.0, 1.0, AIM * 0.5, AIM * 2 / math.sqrt(4.1), AIM * 0.1, 1.0, 1.0, AIM * 0.5]
     assert factors_BL.view(-1).tolist() == pytest.approx(expected, rel=3e-6)
 
 
@@ -56,8 +56,8 @@ def test_the_sum_of_a_batch_against_a_loop(scale):
     expected = np.zeros((4, 7))
     for gradient_P in gradients("softmax", params_P.numpy(), FULL.features, FULL.labels):
         term_KD = gradient_P.reshape(4, 7).copy()
-        term_KD[:, :6] *= min(1.0, 0.5 / max(np.linalg.norm(term_KD[:, :6]), 1e-300))
-        term_KD[:, 6] *= min(1.0, 0.2 / max(np.linalg.norm(term_KD[:, 6]), 1e-300))
+        term_KD[:, :6] *= min(1.0, AIM * 0.5 / max(np.linalg.norm(term_KD[:, :6]), 1e-300))
+        term_KD[:, 6] *= min(1.0, AIM * 0.2 / max(np.linalg.norm(term_KD[:, 6]), 1e-300))
         expected += term_KD
     found = PROBLEM.batch(np.arange(40)).sum(params_P, policy.factors, by_layer=True).double().numpy().reshape(4, 7)
     assert np.linalg.norm(found - expected) < 1e-5 * np.linalg.norm(expected)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from oracles import FALSE_ALARM, REJECTED, scale_p_value
+from oracles import AIM, FALSE_ALARM, REJECTED, scale_p_value
 from small import blobs, without
 
 from sweeper.backends.closed_form import LinearProblem
@@ -18,6 +18,7 @@ from sweeper.clip.adaptive_quantile import AdaptiveQuantileClip
 from sweeper.clip.decay import Decay
 from sweeper.clip.fixed import FixedClip
 from sweeper.clip.heavy_tail import HeavyTailClip
+from sweeper.clip.none import NoClip
 from sweeper.clip.normalise import Normalise
 from sweeper.clip.per_layer import PerLayerClip
 from sweeper.clip.percentile import PercentileClip
@@ -90,7 +91,7 @@ def term_norms(policy, grads_BP: torch.Tensor) -> torch.Tensor:
 
 
 def test_every_kind_has_a_row():
-    assert {policy.kind for policy in POLICIES} == set(KINDS["clip"])
+    assert {policy.kind for policy in POLICIES} == set(KINDS["clip"]) - {"none"}  # that one is at the end
 
 
 @every_ready
@@ -107,7 +108,7 @@ def test_no_term_is_longer_than_the_sensitivity(ready, width):
     assert terms_B.isfinite().all()
     assert (terms_B <= ready.sensitivity).all()
     reached = ready.clip_norms[0] if ready.by_layer and width == 1 else ready.sensitivity
-    assert terms_B.max() > 0.9999 * reached  # no tighter than it says, or noise is wasted
+    assert terms_B.max() > 0.9999 * AIM * reached  # no tighter than it says, or noise is wasted
 
 
 @every_ready
@@ -119,7 +120,7 @@ def test_the_sensitivity_holds_at_every_step_and_after_every_move(ready):
     for policy in moved:
         assert type(policy.sensitivity) is float
         assert policy.sensitivity > 0
-        assert 0.9999 * policy.sensitivity < term_norms(policy, grads_BP).max() <= policy.sensitivity
+        assert 0.9999 * AIM * policy.sensitivity < term_norms(policy, grads_BP).max() <= policy.sensitivity
 
 
 @every_ready
@@ -250,5 +251,19 @@ def test_a_run_prepares_it_and_says_what_was_found(policy):
 
 def test_fixed_scales_to_its_norm():
     factors_B = FixedClip(clip_norm=2.0).factors(torch.tensor([[1.0], [4.1], [16.0], [1e4]]))
-    assert factors_B.tolist() == pytest.approx([1.0, 2 / math.sqrt(4.1), 0.5, 0.02], rel=3e-6)
+    assert factors_B.tolist() == pytest.approx([1.0, AIM * 2 / math.sqrt(4.1), AIM * 0.5, AIM * 0.02], rel=3e-6)
     assert FixedClip(clip_norm=2.0).sensitivity == 2.0
+
+
+def test_no_policy_has_no_norm_and_costs_nothing():
+    """For trainers that clip nothing. What it cannot promise it does not state."""
+    policy = NoClip()
+    assert policy == NoClip()
+    assert policy.absent
+    assert not FixedClip(clip_norm=1.0).absent
+    assert policy.asks(60, ZERO_OUT) is None
+    assert policy.prepare(FACTS, PROBLEM, STREAMS) == policy.at(3, 5) == policy
+    with pytest.raises(RuntimeError, match="bounds nothing"):
+        _ = policy.sensitivity
+    factors_B = policy.factors(torch.tensor([[0.0], [1e30], [math.nan], [math.inf]]))
+    assert factors_B.tolist() == [1.0, 1.0, 0.0, 0.0]

@@ -27,6 +27,7 @@ from sweeper.step.coupled import CoupledStep
 from sweeper.step.exponential_search import ExponentialSearch
 from sweeper.step.fixed import FixedStep
 from sweeper.step.noisy_min import NoisyMinSearch
+from sweeper.step.none import NoStep
 from sweeper.step.search import MOST_EPSILON, LineSearch
 from sweeper.step.theory import TheoryStep
 from sweeper.trainers.dp_sgd import DpSgd
@@ -358,3 +359,14 @@ def test_with_next_to_no_budget_a_search_says_nothing(policy):
 
     assert differ(1e-6) > FALSE_ALARM
     assert differ(3.0) < REJECTED
+
+
+def test_no_policy_has_no_size_and_asks_nothing():
+    policy = NoStep()
+    assert policy == NoStep()
+    assert policy.absent
+    assert not FixedStep(learning_rate=1.0).absent
+    assert policy.event(1.0) is None
+    assert policy.prepare(FACTS, CLIP) == policy
+    with pytest.raises(RuntimeError, match="has no size"):
+        policy.size(look_at(quadratic(np.array([1.0]))))

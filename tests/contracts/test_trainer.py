@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from heard import HeardSearch, HeardStep
-from oracles import FALSE_ALARM, REJECTED, scale_p_value
+from oracles import AIM, FALSE_ALARM, REJECTED, scale_p_value
 from small import blobs, spoilt, without
 
 from sweeper.backends.closed_form import LinearProblem, evaluate
@@ -307,7 +307,7 @@ def test_a_replaced_record_moves_a_sum_by_at_most_twice_the_clip_norm(trainer):
         fit(one_step, problem(Logistic(), table, description), noise_multiplier=0.0, clip=tight, step=step)
     gradients = [step.heard.gradients[0].double() for step in steps]
     moved = float((gradients[0] - gradients[1]).norm()) * divisor(one_step, 30)
-    assert moved == pytest.approx(2 * tight.sensitivity, rel=1e-4)
+    assert moved == pytest.approx(2 * AIM * tight.sensitivity, rel=1e-4)
 
 
 @every_poisson

@@ -11,9 +11,9 @@ import torch
 from small import blobs
 
 from sweeper.checks import FieldError
-from sweeper.models.linear import Logistic, Softmax, Svm
+from sweeper.models.linear import Logistic, Softmax, Squared, Svm
 
-MODELS = [(Logistic(), 2, 1), (Svm(), 2, 1), (Softmax(), 2, 2), (Softmax(), 10, 10)]
+MODELS = [(Logistic(), 2, 1), (Svm(), 2, 1), (Squared(), 2, 1), (Softmax(), 2, 2), (Softmax(), 10, 10)]
 every_model = pytest.mark.parametrize(("model", "classes", "outputs"), MODELS)
 
 
@@ -85,6 +85,13 @@ def test_losses_of_the_svm_by_hand():
         assert found.squeeze(1).tolist() == [3.0, 1.0, 0.5, 0.125, 0.03125, 0.0, 0.0]
     many = Svm().losses(margins.view(1, 7, 1), torch.tensor([1]))
     assert many.tolist() == [[3.0, 1.0, 0.5, 0.125, 0.03125, 0.0, 0.0]]
+
+
+def test_losses_and_residuals_of_least_squares_by_hand():
+    """(z - s)^2 / 2 and z - s, s = 1 for label 1 and -1 for label 0."""
+    logits, labels = torch.tensor([[3.0], [3.0], [-1.0], [0.0]]), torch.tensor([1, 0, 0, 1])
+    assert Squared().losses(logits[:, :, None], labels).squeeze(1).tolist() == [2.0, 8.0, 0.0, 0.5]
+    assert Squared().residual_(logits.clone(), labels).squeeze(1).tolist() == [2.0, 4.0, 0.0, -1.0]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -0.1, 1.5, math.nan, "0.1"])

@@ -25,8 +25,8 @@ from sweeper.privacy.events import (
     SelectBest,
 )
 from sweeper.privacy.laws import BinomialAtLeastOne, FixedCount, PoissonCount, TruncatedNegativeBinomial
-from sweeper.privacy.loss import FARTHEST, LossPmf, PrivacyLoss, folded, normalised
-from sweeper.privacy.profile import from_profile, fused, largest, mixed, smallest
+from sweeper.privacy.loss import FARTHEST, LossPmf, PrivacyLoss, normalised
+from sweeper.privacy.profile import folded, from_profile, fused, largest, mixed, smallest
 
 LAWS = [
     TruncatedNegativeBinomial(eta=0.0, mean=1.5),
@@ -106,7 +106,7 @@ def test_the_average_of_laws_too_far_apart_to_hold_is_kept_up_to_600_nats():
 
 def dear_events(number: int) -> list[Event]:
     rng, found = random.Random(number), []
-    for _ in range(10):
+    for _ in range(6):
         noise, law = rng.choice([0.0100001, 0.0101, 0.015, 0.02, 0.022, 0.025, 0.03, 0.05]), rng.choice(LAWS)
         one = rng.choice(
             [
@@ -124,17 +124,25 @@ def dear_events(number: int) -> list[Event]:
     return found
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_dear_selections_have_a_price_at_every_grid(number):
-    """Never below that of one run, which is above 1 / (2 s^2) for a Gaussian: finite or not. At most 1 GB is held."""
+    """Never below that of one run, which is above 1 / (2 s^2) for a Gaussian: finite or not."""
+    for event in dear_events(number):
+        gaussian = _bare_gaussian(event)
+        least = 0.0 if gaussian is None else 1 / (2 * gaussian.noise_multiplier**2)
+        for interval in (0.32, 0.06):
+            assert privacy_loss(event, interval).epsilon(1e-5) >= least, event
+
+
+@pytest.mark.parametrize("noise", [0.0100001, 0.0215, 0.025])
+def test_a_dear_selection_of_few_runs_takes_little_memory(noise):
+    """At most 1 GB. Two of these once asked for 40 and for 600."""
+    event = SelectBest(
+        Composed((PrivateQuantile(0.1), Gaussian(noise))), TruncatedNegativeBinomial(eta=1.0, mean=5.0, max_trials=8)
+    )
     tracemalloc.start()
     try:
-        for event in dear_events(number):
-            for interval in (0.32, 0.08, 0.02 if isinstance(event, Composed) or isinstance(event.inside[0], Repeated) else 0.005):
-                found = privacy_loss(event, interval).epsilon(1e-5)
-                gaussian = _bare_gaussian(event)
-                least = 0.0 if gaussian is None else 1 / (2 * gaussian.noise_multiplier**2)
-                assert found >= least, event
+        assert [privacy_loss(event, interval).epsilon(1e-5) for interval in (0.32, 0.08, 0.02, 0.005)] == [math.inf] * 4
         assert tracemalloc.get_traced_memory()[1] < 1e9
     finally:
         tracemalloc.stop()
@@ -151,8 +159,8 @@ def _bare_gaussian(event: Event) -> Gaussian | None:
 
 def test_dear_selections_through_the_accountant():
     """One run costs 1250 and 200 nats at least. Of few runs no price beyond 600 is told."""
-    for law in LAWS:
+    for law in LAWS[::3]:
         found = accountant._epsilon(SelectBest(Gaussian(0.02), law), 1e-5)
         assert found >= 1250
         assert found == math.inf or law.max_trials is None or law.max_trials > FEW
-        assert 200 < accountant._epsilon(SelectBest(Composed((PrivateQuantile(0.1), Gaussian(0.05))), law), 1e-5)
+        assert accountant._epsilon(SelectBest(Composed((PrivateQuantile(0.1), Gaussian(0.05))), law), 1e-5) > 200

@@ -299,3 +299,21 @@ def test_a_sweep_without_arms_has_none_to_compare(home):
     assert list(compare("adult-clip", None, home)["group"]) == [0.21]
     with pytest.raises(RequestError, match="by = 'arm' finds no arms: sweep adult-clip has none"):
         compare("adult-clip", "arm", home)
+
+
+def test_public_arms_are_billed_alone_whatever_another_arm_costs(home):
+    """Beside an arm without privacy, and one that speaks of another relation."""
+    of = {"a": (2.0, "zero-out"), "b": (math.inf, "zero-out"), "c": (1.5, "replace-one")}
+    arms = [
+        light(name, score, arm=name, arm_epsilon=of[name][0], arm_relation=of[name][1])
+        for name, score in (("a", 0.9), ("b", 0.8), ("c", 0.7))
+    ]
+    bill = release().guarantee | {"epsilon": None}
+    Store(home).publish(release(*arms, public=True, guarantee=bill))
+    table = compare("adult-clip", None, home)
+    assert table[["arm", "epsilon", "arm_relation"]].values.tolist() == [[name, *of[name]] for name in "abc"]
+    found = best("adult-clip", home)
+    assert (found.arm, found.epsilon, found.guarantee["epsilon"], found.guarantee["relation"]) == ("a", 2.0, 2.0, "zero-out")
+    assert found.statement.startswith("epsilon 2.00 at delta 1e-05")
+    assert list(trials("adult-clip", home)["epsilon"]) == [2.0, math.inf, 1.5]
+    assert list(compare("adult-clip", "clip", home)["epsilon"]) == [math.inf] * len(compare("adult-clip", "clip", home))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracles import gradients
+from oracles import AIM, gradients
 from small import blobs
 
 from sweeper.backends.closed_form import LinearProblem
@@ -33,7 +33,7 @@ def reference(trainer: DpNsgd, sigma: float, full, description) -> np.ndarray:
         total = gaussian_(torch.empty(size), sigma, noise).double().numpy()
         if len(rows):
             per_record = gradients("softmax", weights, full.features[rows], full.labels[rows])
-            total += (per_record / (R + np.linalg.norm(per_record, axis=1, keepdims=True))).sum(axis=0)
+            total += AIM * (per_record / (R + np.linalg.norm(per_record, axis=1, keepdims=True))).sum(axis=0)
         scale = sigma if trainer.step_over_noise and sigma else 1.0
         velocity = trainer.momentum * velocity + total / trainer.batch_size / scale
         weights = weights - SIZE * velocity

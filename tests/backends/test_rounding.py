@@ -1,0 +1,74 @@
+"""What one record moves a sum by, rounding of all the others included, on tables built to make rounding drift."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from small import table, without
+
+from sweeper.backends.closed_form import LinearProblem
+from sweeper.backends.layered import LayeredProblem
+from sweeper.clip.base import BLOCK, MARGIN
+from sweeper.clip.fixed import FixedClip
+from sweeper.models.linear import Logistic
+from sweeper.models.mlp import Mlp
+from sweeper.seeds import Streams, secret_from_seed
+from sweeper.spec.protocols import Description
+
+NORM = 0.25
+STREAMS = Streams(secret_from_seed("rounding"), 0)
+
+
+def moved(build, features, labels, params=None) -> float:
+    """By how much the sum over the whole table, in the table's order, moves when its first record becomes null, in clip norms."""
+    full = table(features, labels)
+    description = Description(rows=len(labels), features=features.shape[1], classes=2)
+    sums = []
+    for rows in (full, without(full, 0)):
+        problem = build(description=description, table=rows, rows=np.arange(len(labels)))
+        params_P = problem.start(STREAMS) if params is None else params(problem)
+        sums.append(problem.batch(np.arange(len(labels))).sum(params_P, FixedClip(clip_norm=NORM).factors))
+    return float((sums[0] - sums[1]).double().norm()) / NORM
+
+
+def drifting(climb: int, pulls: int, fraction: float, every: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """`climb` records that bring a sum to about a power of two; then pulls back, one every `every` rows, of a fraction of its ulp.
+
+    With the first record the sum is above the power, where a pull is lost; without it below, where it counts double.
+    """
+    ulp = 2.0 ** (math.floor(math.log2(NORM * climb)) - 23)
+    features, labels = np.zeros((climb + pulls * every, 1), np.float32), np.zeros(climb + pulls * every, np.int64)
+    features[climb::every] = math.sqrt((NORM / (fraction * ulp)) ** 2 - 1)
+    labels[climb::every] = 1
+    return features, labels
+
+
+@pytest.mark.parametrize("fraction", [0.26, 0.3, 0.4, 0.49])
+def test_a_block_moves_by_at_most_the_clip_norm(fraction):
+    """All within what is added in float32 at once, at every way to stand beside the power of two."""
+    found = [
+        moved(lambda **k: LinearProblem(model=Logistic(), **k), *drifting(BLOCK // 2 + extra, BLOCK, fraction))
+        for extra in range(4)
+    ]
+    assert 0.99 < max(found) <= 1.0
+
+
+def test_a_long_table_moves_by_at_most_the_clip_norm():
+    """65,536 rows climb, and 64 chunks pull: in float32 throughout, the sum moved by 1.25 clip norms."""
+    climb = 65_536
+    for extra in range(0, 12 * 4, 4):  # the margin makes the climb fall short of the power of two by 128 records or more
+        features, labels = drifting(climb + round(MARGIN * climb) + extra, 64, 0.26, every=1024)
+        assert moved(lambda **k: LinearProblem(model=Logistic(), **k), features, labels) <= 1.0
+
+
+def test_a_network_moves_by_at_most_the_clip_norm():
+    features, labels = drifting(4096 + round(MARGIN * 4096), 256, 0.26, every=128)
+    assert moved(lambda **k: LayeredProblem(model=Mlp(hidden=(1,)), **k), features, labels) <= 1.0
+
+
+def test_the_margin_is_the_bound_on_what_a_block_loses():
+    """(B - 1) B 2^-24 for each of the two sums, beside 2^-19 for a norm and its factor."""
+    assert MARGIN >= 2 * BLOCK * (BLOCK - 1) * 2.0**-24 + 2.0**-19
+    assert MARGIN < 0.0025  # what it costs: noise is this much larger, in units of what is summed
