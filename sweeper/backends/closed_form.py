@@ -108,6 +108,12 @@ class LinearProblem:
     def released(self, params_P: Tensor) -> Tensor:
         return params_P / self._length if self._length != 1.0 else params_P
 
+    @property
+    def lipschitz_range(self) -> tuple[float, float | None]:
+        """A row's constant is at least that of its 1 alone; at most that of the public bound on its length, where one is stated."""
+        one, bound = self.model.lipschitz / self._length, self._description.norm_bound
+        return one, None if bound is None else one * bound
+
     def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: np.ndarray | None = None) -> Tensor:
         """Sum [J] of terms [B, J] of the constants ||[x, 1]|| (softmax: times root 2) over all rows, or these."""
         squares_n = self._squares_n1.squeeze(1)

@@ -86,6 +86,10 @@ class LayeredProblem:
     def released(self, params_P: Tensor) -> Tensor:
         return params_P
 
+    @property
+    def lipschitz_range(self) -> tuple[float, float | None]:
+        return 0.0, None
+
     def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: np.ndarray | None = None) -> Tensor:
         """Refused: nothing bounds the gradient of a network's record at every parameter."""
         rule = "bounds no record's gradient, so that there are no Lipschitz constants to add up"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sweeper.seeds import BitSource, Streams
 
 LEAST = "g-min"
+LOW, HIGH = 1e-3, 1e3
 _WHOLE = 2**1074  # every float64 is a whole number of its inverse
 
 
@@ -41,8 +42,8 @@ class PrivateQuantileClip(FoundClip):
     quantile: float | str
     epsilon: float = 0.3
     points: int = 64  # of the grid, even on the log scale
-    low: float = 1e-3
-    high: float = 1e3
+    low: float | None = None  # ends of the grid; None: the public bounds on the constants where there are any, else 1e-3 and 1e3
+    high: float | None = None
     beta: float = 0.05  # chance to err by more than the stated rank error
     kind: ClassVar[str] = "private-quantile"
     searched: ClassVar[str] = "quantile"
@@ -58,16 +59,31 @@ class PrivateQuantileClip(FoundClip):
             checks.probability(quantile=self.quantile)
         checks.real(1e-6, 500.0, epsilon=self.epsilon)
         checks.whole(2, 10_000, points=self.points)
-        check_norm(low=self.low, high=self.high)
-        if self.low >= self.high:
-            raise FieldError("low", self.low, f"must be below high = {self.high:g}")
+        low, high = self._ends
+        check_norm(low=low, high=high)
+        if low >= high:
+            raise FieldError("low", low, f"must be below high = {high:g}")
         checks.probability(beta=self.beta)
 
     @property
     def grid(self) -> tuple[float, ...]:
         """The norms that may come out."""
-        ratio = math.log(self.high / self.low) / (self.points - 1)
-        return tuple(min(self.low * math.exp(ratio * j), self.high) for j in range(self.points))
+        low, high = self._ends
+        ratio = math.log(high / low) / (self.points - 1)
+        return tuple(min(low * math.exp(ratio * j), high) for j in range(self.points))
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        return (LOW if self.low is None else self.low), (HIGH if self.high is None else self.high)
+
+    def within(self, least: float, largest: float | None) -> PrivateQuantileClip:
+        """The policy with the ends that are not given at public bounds on the constants, so that no point is wasted.
+
+        Where all records' constants lie between two points, all points err alike, and the choice says nothing.
+        """
+        low = least if self.low is None else self.low
+        high = self.high if self.high is not None else HIGH if largest is None else largest * (1 + 1e-6)
+        return self if low >= high else replace(self, low=low, high=high)
 
     def chance(self, rows: int) -> float:
         """p of `rows` records, the public number.
@@ -103,7 +119,7 @@ class PrivateQuantileClip(FoundClip):
 
     def prepare(self, facts: Facts, problem: Problem, streams: Streams) -> FixedClip:
         """The grid point drawn. Scores and weights are float64; the draw from the weights is exact."""
-        grid, p = self.grid, self.chance(facts.rows)
+        grid, p = self.within(*problem.lipschitz_range).grid, self.chance(facts.rows)
         *counts, total = counts_at_most(problem, (*grid, math.inf))
         scores = [-abs(below - p * total) for below in counts]  # (1 - p) below - p (total - below)
         rate, best = self.epsilon / (2 * self.bound(facts.rows, facts.relation)), max(scores)

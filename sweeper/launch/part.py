@@ -53,6 +53,10 @@ class PartProblem:
     def layers(self) -> tuple[int, ...]:
         return self._whole.layers
 
+    @property
+    def lipschitz_range(self) -> tuple[float, float | None]:
+        return self._whole.lipschitz_range
+
     def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: Any = None) -> Tensor:
         return self._whole.lipschitz_sum(terms, self._rows(rows))
 

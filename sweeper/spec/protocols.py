@@ -223,6 +223,11 @@ class Problem(Protocol):
         """The model's penalty, which no data enters."""
         ...
 
+    @property
+    def lipschitz_range(self) -> tuple[float, float | None]:
+        """Public bounds on the records' Lipschitz constants, from below and, where there is one, from above."""
+        ...
+
     def lipschitz_sum(self, terms: Callable[[Tensor], Tensor], rows: Any = None) -> Tensor:
         """Sum [J] in float64 over all training rows (or these) of terms [B, J] of their Lipschitz constants [B].
 

@@ -16,6 +16,8 @@ class Constants:
     def __init__(self, *values: float) -> None:
         self.values_n, self.rows = torch.tensor(values, dtype=torch.float64), len(values)
 
+    lipschitz_range = (1e-3, None)
+
     def lipschitz_sum(self, terms, rows=None) -> torch.Tensor:
         chosen_B = self.values_n if rows is None else self.values_n[torch.from_numpy(rows)]
         chosen_B = chosen_B[chosen_B > 0]

@@ -10,7 +10,7 @@ import pytest
 from constants import Constants, facts, spread
 from oracles import FALSE_ALARM, REJECTED, frequency_p_value
 from scipy import stats
-from small import blobs, without
+from small import blobs, table, without
 from tiny_sweeps import FIXED, spec_of
 
 from sweeper.backends.closed_form import LinearProblem
@@ -21,6 +21,7 @@ from sweeper.models.linear import Logistic
 from sweeper.privacy import accountant
 from sweeper.privacy.events import REPLACE_ONE, ZERO_OUT, ExponentialMechanism, PrivateQuantile, ReplaceOne
 from sweeper.seeds import Streams, secret_from_seed
+from sweeper.spec.protocols import Description
 from sweeper.step.fixed import FixedStep
 from sweeper.trainers.dp_sgd import DpSgd
 
@@ -200,3 +201,28 @@ def test_in_a_sweep_file_on_private_rows():
         0.5,
     }
     assert spec_of(space=FIXED | {"clip": {"policy": "private-quantile", "quantile": {"range": [0.1, 0.5]}}}).space.clip.policy
+
+
+def test_the_grid_lies_within_the_public_bounds_on_the_constants():
+    """One-hot rows have constants between 2 and 2.06: a grid from 0.001 to 1,000 has no point there, and its choice says nothing."""
+    rows, width = 4_000, 12
+    features = np.zeros((rows, width), np.float32)
+    features[:, :3] = 1.0  # three categories, and a number in [0, 1]
+    features[:, 3] = np.linspace(0, 0.5, rows)
+    description = Description(rows=rows, features=width, classes=2, norm_bound=math.sqrt(5))
+    built = LinearProblem(
+        model=Logistic(), description=description, table=table(features, np.arange(rows) % 2), rows=np.arange(rows)
+    )
+    assert built.lipschitz_range == (1.0, math.sqrt(5))
+    policy, constants = PrivateQuantileClip(quantile=0.5, epsilon=0.3), np.sqrt(4 + np.linspace(0, 0.5, rows) ** 2)
+    within = policy.within(*built.lipschitz_range)
+    assert (within.grid[0], within.grid[-1]) == pytest.approx((1.0, math.sqrt(5)), rel=1e-5)
+    norms = [policy.prepare(facts(rows=rows), built, Streams(SECRET, trial)).clip_norm for trial in range(50)]
+    misses = [abs((constants <= norm).mean() - 0.5) for norm in norms]
+    best = min(abs((constants <= norm).mean() - 0.5) for norm in within.grid)
+    assert max(misses) <= best + policy.rank_error(rows) / rows  # each fails with chance 0.05 at most; these draws do not
+    blind = PrivateQuantileClip(quantile=0.5, epsilon=0.3, low=1e-3, high=1e3)
+    spread_out = [blind.prepare(facts(rows=rows), built, Streams(SECRET, trial)).clip_norm for trial in range(50)]
+    assert max(spread_out) > 10 * max(norms)
+    assert policy.within(5.0, 4.0) == policy  # bounds that make no grid are left out
+    assert PrivateQuantileClip(quantile=0.5, low=0.5).within(1.0, 2.0).low == 0.5

@@ -111,7 +111,7 @@ def calibrated_or_out_of_reach(make: Callable[[float], Event], target: float, de
     if "cannot be reached" in rule:
         assert fresh(make(MOST_NOISE), delta) > target
     elif "no noise" in rule:
-        assert fresh(make(1.01 * LEAST_NOISE), delta) <= target
+        assert fresh(make(2.05 * LEAST_NOISE), delta) <= target  # sampled without replacement, half of it is none
     else:
         assert "too small" in rule
         assert delta < 1e-11
