@@ -277,13 +277,13 @@ def _kinds(args: argparse.Namespace) -> int:
     if args.json:
         print_json([asdict(row) for row in rows])
         return 0
-    family = None
+    family, width = None, max(len(row.kind) for row in rows)
     for row in rows:
         if row.family != family:
             print(f"{'' if family is None else chr(10)}{row.family}")
             family = row.family
-        print(f"  {row.kind:<18} {row.summary}")
-        print(f"  {'':<18}   {row.example}")
+        print(f"  {row.kind:<{width}} {row.summary}")
+        print(f"  {'':<{width}}   {row.example}")
     return 0
 
 

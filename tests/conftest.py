@@ -45,6 +45,7 @@ def _a_home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             os.environ[name] = value
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Under xdist (`-n 2`): what starts Ray, servers or whole programs runs in one process, first, and the rest file by file."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
