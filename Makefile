@@ -40,7 +40,7 @@ quickstart: $(VENV)/.installed ## install, price and run a sweep on Adult, show 
 	@if $(BIN)/sweeper status adult-clip >/dev/null 2>&1; then $(BIN)/sweeper resume adult-clip; else $(BIN)/sweeper run $(QUICK); fi
 
 test: $(VENV)/.installed-test ## the whole test suite, in two processes
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.installed-test ## ruff, mypy --strict on privacy and spec, import layers
 	@$(BIN)/ruff check .

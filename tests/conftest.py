@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jo
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOOR = ROOT / "tests" / "FLOOR"  # tests that a whole run must have collected: raise it with the suite, never lower it in silence
-PROGRAMS = {("tests", name) for name in ("e2e", "launch", "test_readme.py", "test_notebooks.py")}
+PROGRAMS = ("tests/e2e/", "tests/launch/", "tests/test_readme.py", "tests/test_notebooks.py")
 REASON = 12  # letters a stated reason has at least
 
 
@@ -45,22 +45,28 @@ def _a_home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
             os.environ[name] = value
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Under xdist (`-n 2`): what starts Ray, servers or whole programs runs in one process, first, and the rest file by file."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    heavy = [item for item in items if _place(item).parts[:2] in PROGRAMS]
-    light = [item for item in items if _place(item).parts[:2] not in PROGRAMS]
-    for item in heavy:
-        item.add_marker(pytest.mark.xdist_group("programs"))
-    for item in light:
-        item.add_marker(pytest.mark.xdist_group(str(_place(item))))
-    items[:] = heavy + light
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist the long part of the suite starts first; else in order."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: _unit(item.nodeid) != "programs")
 
 
-def _place(item: pytest.Item) -> Path:
-    return item.path.relative_to(ROOT) if item.path.is_relative_to(ROOT) else item.path
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Under `-n 2`: what starts Ray, servers or whole programs runs in one process, and the rest file by file in the other."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByUnit(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _unit(nodeid)
+
+    return ByUnit(config, log)
+
+
+def _unit(nodeid: str) -> str:
+    """What runs in one process, in order."""
+    path = nodeid.split("::", 1)[0]
+    return "programs" if path.startswith(PROGRAMS) else path
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -47,12 +47,31 @@ def test_two_processes_keep_the_same_rules(tmp_path):
     tests = tmp_path / "tests"
     tests.mkdir()
     (tests / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "tests"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests"]
     bodies = {"def test_a():\n    assert True": ("1", True), "import pytest\ndef test_a():\n    pytest.skip('todo')": ("1", False)}
     for body, (floor, passes) in [*bodies.items(), ("def test_a():\n    assert True", ("2", False))]:
         (tests / "test_it.py").write_text(body)
         (tests / "FLOOR").write_text(floor)
         assert (subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0) is passes
+
+
+def test_a_file_of_tests_runs_in_one_process(tmp_path):
+    """And all of tests/e2e in the same one, so that no two start Ray at once."""
+    tests = tmp_path / "tests"
+    (tests / "e2e").mkdir(parents=True)
+    (tests / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
+    body = "import os, pathlib, pytest\n@pytest.mark.parametrize('i', range(5))\ndef test_it(i):\n"
+    body += "    with open(pathlib.Path(__file__).parents[{}] / 'seen', 'a') as f:\n"
+    body += "        f.write(f'{{os.environ[\"PYTEST_XDIST_WORKER\"]}} {}\\n')\n"
+    for name, up, unit in (("e2e/test_a.py", 2, "e2e"), ("e2e/test_b.py", 2, "e2e"), ("test_c.py", 1, "c"), ("test_d.py", 1, "d")):
+        (tests / name).write_text(body.format(up, unit))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    seen = [line.split() for line in (tmp_path / "seen").read_text().splitlines()]
+    assert len(seen) == 20
+    units = {unit: {worker for worker, its in seen if its == unit} for unit in ("e2e", "c", "d")}
+    assert all(len(workers) == 1 for workers in units.values())
+    assert len({worker for worker, _ in seen}) == 2
 
 
 @pytest.mark.parametrize("family", ["clip", "step", "trainer"])

@@ -204,7 +204,7 @@ def test_in_a_sweep_file_on_private_rows():
 
 
 def test_the_grid_lies_within_the_public_bounds_on_the_constants():
-    """One-hot rows have constants between 2 and 2.06: a grid from 0.001 to 1,000 has no point there, and its choice says nothing."""
+    """One-hot rows have constants between 2 and 2.06: a grid from 0.001 to 1,000 has no point there and says nothing."""
     rows, width = 4_000, 12
     features = np.zeros((rows, width), np.float32)
     features[:, :3] = 1.0  # three categories, and a number in [0, 1]
