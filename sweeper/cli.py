@@ -215,6 +215,8 @@ def _best_text(best: Any, plan: dict[str, Any] | None) -> str:
     settings = [
         f"{k} {sig(v, 4)}" for k, v in best.settings.items() if isinstance(v, float) and k in ("clip_norm", "learning_rate")
     ]
+    shown = ("clip.clip_norm", "step.learning_rate", "step.c")  # the first line says what they came to
+    settings += [f"{name} {value}" for name, value in sorted(best.searched.items()) if name not in shown]
     noise = f" (noise +-{best.score_noise:.2g})" if best.score_noise else ""
     bill = "as if private: public data, nothing charged" if best.public else "tuning included"
     lines = [

@@ -40,7 +40,7 @@ class HeavyTailClip(FoundClip):
     Source: Das et al. 2023, section 6 and appendix N; ALGORITHMS section 3.
     """
 
-    theorem: str = "6.2"
+    theorem: str | float = "6.2"
     moment_order: float = 2.0  # k
     moment: float | None = None  # G, public; None: estimated from the rows
     epsilon: float = 0.1  # of the estimate
@@ -55,6 +55,8 @@ class HeavyTailClip(FoundClip):
     removes: ClassVar[str] = "the clip norm follows from a moment of the records' bounds"
 
     def __post_init__(self) -> None:
+        if isinstance(self.theorem, float):  # how YAML reads 6.2 without quotes
+            object.__setattr__(self, "theorem", str(self.theorem))
         checks.one_of(NEEDS, theorem=self.theorem)
         checks.real(1.0, 100.0, moment_order=self.moment_order)
         checks.real(1e-6, 500.0, epsilon=self.epsilon)
@@ -62,10 +64,14 @@ class HeavyTailClip(FoundClip):
             if getattr(self, field) is None:
                 raise FieldError(field, checks.MISSING, f"is missing: theorem {self.theorem} needs it", "Give it a public value.")
         for field in ("gamma", "distance", "smoothness"):
+            if getattr(self, field) is not None and field not in NEEDS[self.theorem]:
+                raise FieldError(field, getattr(self, field), f"has no part in theorem {self.theorem}", "Leave it out.")
             if getattr(self, field) is not None:
                 checks.real(1e-12, 1e12, **{field: getattr(self, field)})
         if self.moment is not None:
             check_norm(moment=self.moment)
+            if self.cap is not None:
+                raise FieldError("cap", self.cap, "is of a moment estimated from the rows, and moment is given", "Leave one out.")
         elif self.cap is None:
             rule = "is missing: a moment estimated from the rows needs a bound on what one record adds"
             raise FieldError("cap", checks.MISSING, rule, "Give a public cap, or a public moment.")

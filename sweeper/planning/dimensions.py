@@ -86,6 +86,9 @@ class _Pricing:
         space: PolicySpace = getattr(self.spec.space, part)
         if space.policy.costs.get(key):
             return self._changing(name, domain, part, space)
+        return self._chosen(name, domain)
+
+    def _chosen(self, name: str, domain: Any) -> DimensionRow:
         protocol, values = self.spec.protocol, self.spec.search.values(domain)
         if protocol.kind == "public-proxy":
             return DimensionRow(name=name, values=values, paid="free", note="chosen on public data")
@@ -134,9 +137,11 @@ class _Pricing:
         sign = space.policy.costs[key]
         ends = sorted(domain.ends(), key=lambda end: sign * end)
         low, high = (self._trial(part, replace(space, settings={**space.settings, key: end})) for end in (ends[0], ends[-1]))
+        if high - low <= SILENT * high:  # with these other settings it changes nothing
+            return self._chosen(name, domain)
         note = f"one trial {_two(high)} at {ends[-1]:g}, {_two(low)} at {ends[0]:g}; priced at the dearest"
-        if self.spec.protocol.drawn:
-            note += ", and selected"
+        if self.spec.protocol.kind != "public-proxy":
+            note = _joined(note, self._tuning(name))
         values = self.spec.search.values(domain)
         return DimensionRow(
             name=name, values=values, paid="changes-event", epsilon_low=_finite(low), epsilon_high=_finite(high), note=note
@@ -215,7 +220,7 @@ def _without(event: Event, question: Event, instead: Event | None) -> Event | No
 def spared(space: Space, part: str) -> str:
     """What need not be searched because of the policy, for people; of a coupled step where both are searched."""
     policy = getattr(space, part).policy
-    if policy.kind == "coupled" and len({name.split(".", 1)[0] for name, _ in space.searched()}) < 2:
+    if policy.kind == "coupled" and not {"clip.clip_norm", "step.c"} <= {name for name, _ in space.searched()}:
         return ""
     text: str = policy.removes
     return text

@@ -49,7 +49,7 @@ def dimensions_in(share: float) -> float:
 
 
 def _share(space: Space, name: str, domain: Domain | None) -> float:
-    coupled = space.step.policy.scaled and name == f"clip.{space.clip.policy.searched}"
+    coupled = space.step.policy.scaled and name == "clip.clip_norm"
     share = GOOD_COUPLED if coupled else GOOD
     return max(share, 1 / len(domain.values)) if isinstance(domain, Choices) else share
 

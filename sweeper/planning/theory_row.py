@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,7 +54,12 @@ def theory_note(spec: SweepSpec, train_rows: int, noise_multiplier: float) -> It
     searched = [name for name, _ in spec.space.searched()]
     yield ("in the middle of the ranges: " if searched else "here ") + ", ".join(said)
     theorems = {getattr(spec.space.clip.middle(), "theorem", ""), getattr(spec.space.step.middle(), "theorem", "")}
-    steps = spec.trainer.steps
+    steps, facts = spec.trainer.steps, facts_of(spec, train_rows, noise_multiplier)
+    ends = facts.batch_size / math.sqrt((3 if theorems & {"5.4"} else 1) * facts.parameters)
+    if facts.noise_multiplier < ends:  # the noise that meets a bill grows with the number of steps
+        yield f"T is capped: the paper takes steps until the noise multiplier is {ends:.3g}, not {facts.noise_multiplier:.3g}"
+    if getattr(spec.trainer, "average", "random") != "random":
+        yield "the theorems bound an iterate drawn uniformly (average: random)"
     if "6.5" in theorems and steps * found["phi_squared"] < 1 - 1e-9:
         needed = 1 / found["phi_squared"]
         yield f"{steps:,} steps are fewer than the {needed:,.0f} that theorem 6.5 needs: this run leaves the theorem"

@@ -193,7 +193,7 @@ def _arm(name: str, section: object, resolve: Resolve) -> Arm:
     place = f"arms.{name}"
     checks.name(arms=name)
     mapping = dict(as_mapping(place, section))
-    only_known(place, mapping, ("clip", "step", "trainer"))
+    only_known(place, mapping, ("clip", "step", "trainer"), what="an arm, which holds clip, step and trainer")
     trainer = mapping.pop("trainer", None)
     space = _space(mapping, resolve, place)
     if trainer is None:

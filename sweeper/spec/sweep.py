@@ -289,9 +289,31 @@ class SweepSpec:
                 f"needs a bound on every record's gradient, and model {self.model.kind} has none",
                 "Use policy: adaptive-quantile, or normalise.",
             )
+        if step.kind == "theory":
+            yield from self._theory_faults(clip, step)
         yield from self.trainer.faults(clip, step)
         if hasattr(self.trainer, "assumes"):
             yield from self.trainer.assumes(self)
+
+    def _theory_faults(self, clip: Any, step: Any) -> Iterator[FieldError]:
+        """A theorem's step size with another's clip norm, with other constants, or on a loss that it does not speak of."""
+        theorem = step.theorem
+        if clip.kind != "heavy-tail" and theorem != "5.4":
+            rule = f"gives the clip norm too, and clip policy {clip.kind} gives another"
+            hint = f"Use clip: {{policy: heavy-tail, theorem: '{theorem}', ...}}, or theorem: '5.4'."
+            yield FieldError("space.step.theorem", theorem, rule, hint)
+        if clip.kind == "heavy-tail" and theorem != clip.theorem:
+            rule = f"is not the theorem of the clip norm, {clip.theorem}: together they are the setting of neither"
+            hint = f"Use theorem: '{clip.theorem}'." if clip.theorem != "5.4" else ""
+            yield FieldError("space.step.theorem", theorem, rule, hint)
+        if theorem != "N.1" and hasattr(self.model, "stack"):
+            rule = f"speaks of convex losses, and model {self.model.kind} has none"
+            yield FieldError("space.step.theorem", theorem, rule, "Use theorem: 'N.1', or a linear model.")
+        for part, other in (("distance", "distance"), ("smoothness", "smoothness")):
+            ours, theirs = getattr(step, part, None), getattr(clip, other, None)
+            if clip.kind == "heavy-tail" and theorem == "N.1" and ours != theirs:
+                rule = f"is not the {part} of the clip norm, {checks.show(theirs)}: one theorem has one"
+                yield FieldError(f"space.step.{part}", ours, rule, "Give both policies the same value, not searched.")
 
     def _search_faults(self, searched: int) -> Iterator[FieldError]:
         """A search with a number of candidates of its own must be told by the protocol. (planning refuses what has no price.)"""

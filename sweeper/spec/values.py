@@ -87,11 +87,11 @@ def as_text(field: str, value: object) -> str:
     return value
 
 
-def only_known(owner: str, mapping: Mapping[str, Any], names: tuple[str, ...], prefix: bool = True) -> None:
+def only_known(owner: str, mapping: Mapping[str, Any], names: tuple[str, ...], prefix: bool = True, what: str = "a sweep") -> None:
     for key in mapping:
         if key not in names:
             where = f"{owner}.{key}" if prefix else key
-            raise FieldError(where, checks.MISSING, f"is not a field of a sweep{checks.suggestion(key, names)}")
+            raise FieldError(where, checks.MISSING, f"is not a field of {what}{checks.suggestion(key, names)}")
 
 
 def inside(parent: str, build: Callable[[], Any], flat: bool = False) -> Any:

@@ -27,7 +27,7 @@ class TheoryStep(StepPolicy):
     No data is asked, so that it costs nothing.
     """
 
-    theorem: str = "5.4"
+    theorem: str | float = "5.4"
     distance: float  # C
     smoothness: float | None = None  # L, of theorem N.1 alone
     kind: ClassVar[str] = "theory"

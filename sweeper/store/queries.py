@@ -55,6 +55,7 @@ class Best:
     submission: str
     arm: str | None  # of a sweep with arms: which one's winner it is
     settings: Mapping[str, Any]
+    searched: Mapping[str, str]  # of them, what the search chose, by full name
     clip_norm: float | None
     learning_rate: float | None
     score: float
@@ -121,7 +122,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
         parent = parents[child.data.tags[schema.PARENT_RUN]]
         settings = _settings(connection, child)
         guarantee = json.loads(connection.text(parent, schema.GUARANTEE, schema.GUARANTEE_FILE))
-    tags, metrics = child.data.tags, child.data.metrics
+    tags, metrics, prefix = child.data.tags, child.data.metrics, schema.CANDIDATE_PREFIX
     if schema.ARM in tags and tags[schema.PUBLIC] == "true":  # billed alone
         guarantee |= {"epsilon": schema.plain(_epsilon(tags)), "relation": tags[schema.ARM_RELATION] or guarantee["relation"]}
     return Best(
@@ -130,6 +131,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
         submission=tags[schema.SUBMISSION],
         arm=tags.get(schema.ARM),
         settings=settings,
+        searched={name.removeprefix(prefix): value for name, value in child.data.params.items() if name.startswith(prefix)},
         clip_norm=_number(settings.get("clip_norm")),
         learning_rate=_number(settings.get("learning_rate")),
         score=score,
@@ -229,7 +231,7 @@ def compare_note(sweep: str, home: Home | None = None) -> str:
         lines.append(
             "Public data: each arm is billed alone, as if private. On private data the bills of the arms would compose."
             if latest.data.tags[schema.PUBLIC] == "true"
-            else f"epsilon is each arm's own bill; together they compose to {bill:.2f}, which is what the sweep was charged."
+            else f"The bills of the arms compose: by arm, epsilon is each one's own; the sweep was charged {bill:.2f} for all."
         )
     private = [parent for parent in parents.values() if parent.data.tags[schema.PUBLIC] == "false"]
     sealed = [parent for parent in private if parent.data.tags[schema.PROTOCOL] in WINNERS_ONLY]

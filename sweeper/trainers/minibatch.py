@@ -194,10 +194,10 @@ def both_wanted(trainer: str, clip: Clip, step: Step) -> Iterator[FieldError]:
     """Policy `none` is for trainers that clip no gradient, or need no step size."""
     if clip.absent:
         rule = f"clips nothing, and trainer {trainer} scales its noise to a clip norm"
-        yield FieldError("space.clip.policy", clip.kind, rule, "Use policy: fixed, or normalise.")
+        yield FieldError("space.clip.policy", clip.kind, rule, "See: sweeper kinds clip.")
     if step.absent:
         rule = f"gives no step size, and trainer {trainer} takes steps of a size that is given or searched"
-        yield FieldError("space.step.policy", step.kind, rule, "Use policy: coupled, or fixed.")
+        yield FieldError("space.step.policy", step.kind, rule, "See: sweeper kinds step.")
 
 
 def minibatch_event(clip: Clip, step: Step, noise_multiplier: float) -> Event:

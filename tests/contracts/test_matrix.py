@@ -40,6 +40,7 @@ STEPPERS: dict[str, dict[str, Any]] = {
     "fixed": {"learning_rate": 0.5},
     "coupled": {"c": 0.5},
     "theory": {"distance": 2.0, "theorem": "5.4"},
+    "theory (6.2)": {"distance": 2.0, "theorem": "6.2"},  # with the clip norm of that theorem
     "exponential-search": {"initial": 8.0, "candidates": 10},
     "backtracking": {"initial": 8.0, "candidates": 10, "alpha": 0.01},
     "backtracking (gaussian)": {"initial": 8.0, "candidates": 5, "alpha": 0.01, "noise": "gaussian"},
@@ -84,6 +85,8 @@ def build(family: str, name: str, fields: dict[str, Any]) -> Any:
 
 def expected_refusal(trainer: str, clip: str, step: str) -> str | None:
     """The field that a refusal must name; None: it runs."""
+    if step.startswith("theory") and (step == "theory (6.2)") != (clip == "heavy-tail"):
+        return "space.step.theorem"
     if trainer in UNCLIPPED:
         if clip != "none":
             return "space.clip.policy"
@@ -100,7 +103,7 @@ def expected_refusal(trainer: str, clip: str, step: str) -> str | None:
         return "space.clip.policy"
     if trainer not in BLSGD and clip == "decay (raise)":
         return "space.clip.policy"
-    if trainer == "dp-adam" and step in ("coupled", "theory"):
+    if trainer == "dp-adam" and step in ("coupled", "theory", "theory (6.2)"):
         return "space.step.policy"
     if trainer in BLSGD and (step not in SEARCHES or step == "exponential-search"):
         return "space.step.policy"
@@ -165,8 +168,10 @@ def test_it_runs_or_is_refused_by_name(trainer: str, clip: str, step: str) -> No
         catalog.sweep_from_dict(spec)
     error = refused.value
     assert error.field == field
-    assert error.hint.startswith("Use ")
-    assert any(word in error.rule for word in (trainer.split(" ")[0], step.split(" ")[0], "batch", "gradient"))
+    assert error.hint.startswith(("Use ", "See: sweeper kinds "))
+    assert any(
+        word in error.rule for word in (trainer.split(" ")[0], step.split(" ")[0], "batch", "gradient", "theorem", "clip policy")
+    )
 
 
 @every_run

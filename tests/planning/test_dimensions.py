@@ -113,7 +113,16 @@ def test_a_searched_setting_that_changes_the_event_is_priced_at_both_ends():
     changing = row(found, "step.epsilon")
     assert (changing.paid, changing.epsilon_low, changing.epsilon_high) == ("changes-event", near(at[0.1]), near(at[0.5]))
     assert found.epsilon_one_trial == changing.epsilon_high
-    assert changing.note == f"one trial {at[0.5]:.2f} at 0.5, {at[0.1]:.2f} at 0.1; priced at the dearest, and selected"
+    bill = found.guarantee.epsilon - found.epsilon_one_trial
+    other = f"shares the tuning bill of {bill:.2f} with clip.clip_norm"
+    assert changing.note == f"one trial {at[0.5]:.2f} at 0.5, {at[0.1]:.2f} at 0.1; priced at the dearest; {other}"
+
+
+def test_a_field_that_changes_no_event_here_is_selected_as_any_other():
+    """The number of candidates costs nothing with Laplace noise, and something with Gaussian noise."""
+    step = {"policy": "backtracking", "value": 0.1, "candidates": {"values": [5, 20]}}
+    paid = {noise: row(planned(CLIP, step | {"noise": noise}), "step.candidates").paid for noise in ("laplace", "gaussian")}
+    assert paid == {"laplace": "selected", "gaussian": "changes-event"}
 
 
 def test_a_question_without_weight_says_so():

@@ -32,7 +32,10 @@ def test_theorem_5_4_at_a_fixed_clip_norm():
     phi2 = SIGMA**2 * d / (BATCH**2 * STEPS)
     s = 1 / STEPS + phi2
     eta = 3.0 / math.sqrt(s) / (STEPS * 0.4)
-    assert row.note == f"here phi squared {phi2:.4g}, S {s:.4g}, clip norm 0.4, learning rate {eta:.4g}"
+    settings, cap, iterate = row.note.split("; ")
+    assert settings == f"here phi squared {phi2:.4g}, S {s:.4g}, clip norm 0.4, learning rate {eta:.4g}"
+    assert cap == f"T is capped: the paper takes steps until the noise multiplier is {BATCH / math.sqrt(3 * d):.3g}, not 1.7"
+    assert iterate == "the theorems bound an iterate drawn uniformly (average: random)"
     assert row.paid == "free"
 
 

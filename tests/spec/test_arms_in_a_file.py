@@ -66,7 +66,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (arms(**{"a b": armed()["arms"]["low"]}), "arms = 'a b' must be 1 to 100 letters, digits"),
     (arms(low={"clip": {"policy": "fixd", "value": 1}}), "arms.low.clip.policy = 'fixd' must be one of"),
     (arms(low={"clip": None}), "arms.low.clip is missing. See: sweeper kinds clip."),
-    (arms(low={"stp": STEP}), "arms.low.stp is not a field of a sweep; did you mean step?"),
+    (arms(low={"stp": STEP}), "arms.low.stp is not a field of an arm, which holds clip, step and trainer; did you mean step?"),
     (arms(slow={"trainer": {"kind": "dp-sgd", "steps": 3}}), "arms.slow.trainer.batch_size is missing"),
     ({"trainer": None}, "trainer is missing"),
     (arms(low=FIXED), "arms.low searches nothing, so protocol select-best would pay for choosing among equals"),

@@ -271,7 +271,7 @@ def test_arms_are_compared_one_row_each_with_their_own_bills(any_home):
     assert list(frame["arm_epsilon"]) == [1.25, 1.24, 1.25]
     assert frame["noise_multiplier"][0] == 0.7
     note = compare_note(sweep, any_home)
-    assert "epsilon is each arm's own bill; together they compose to 2.00, which is what the sweep was charged." in note
+    assert "The bills of the arms compose: by arm, epsilon is each one's own; the sweep was charged 2.00 for all." in note
     assert "one winner of each arm is public" in note
     assert "give them as arms" not in note
 
