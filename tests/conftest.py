@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jo
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOOR = ROOT / "tests" / "FLOOR"  # tests that a whole run must have collected: raise it with the suite, never lower it in silence
-PROGRAMS = ("tests/e2e/", "tests/launch/", "tests/test_readme.py", "tests/test_notebooks.py")
+LONG = ("tests/e2e/", "tests/launch/", "tests/test_readme.py", "tests/test_notebooks.py")  # in this order, each in one process
 REASON = 12  # letters a stated reason has at least
 
 
@@ -46,14 +46,14 @@ def _a_home_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist the long part of the suite starts first; else in order."""
+    """Under xdist the long parts of the suite start first; else in order."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: _unit(item.nodeid) != "programs")
+        items.sort(key=lambda item: LONG.index(_unit(item.nodeid)) if _unit(item.nodeid) in LONG else len(LONG))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Under `-n 2`: what starts Ray, servers or whole programs runs in one process, and the rest file by file in the other."""
+    """Under `-n 2`: each folder of LONG runs in one process, the first two side by side, and the rest file by file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByUnit(LoadScopeScheduling):
@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def _unit(nodeid: str) -> str:
     """What runs in one process, in order."""
     path = nodeid.split("::", 1)[0]
-    return "programs" if path.startswith(PROGRAMS) else path
+    return next((long for long in LONG if path.startswith(long)), path)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

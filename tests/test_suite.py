@@ -56,7 +56,7 @@ def test_two_processes_keep_the_same_rules(tmp_path):
 
 
 def test_a_file_of_tests_runs_in_one_process(tmp_path):
-    """And all of tests/e2e in the same one, so that no two start Ray at once."""
+    """And all of tests/e2e in one, whose sweeps other tests of it look at again."""
     tests = tmp_path / "tests"
     (tests / "e2e").mkdir(parents=True)
     (tests / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
