@@ -221,7 +221,19 @@ def row_text(row: dict[str, Any], masks: list[tuple[str, str]]) -> str:
 def masked(value: Any) -> Any:
     """JSON with what may differ masked: identities, clock times, and the winner's own numbers."""
     if isinstance(value, dict):
-        free = FREE | {"score", "at", "id", "mean", "best", "group", "model_uri", "settings", "submission"}
+        free = FREE | {
+            "score",
+            "at",
+            "id",
+            "mean",
+            "best",
+            "group",
+            "model_uri",
+            "settings",
+            "submission",
+            "clip.clip_norm",
+            "step.c",
+        }
         return {key: "FREE" if key in free and not isinstance(item, (dict, list)) else masked(item) for key, item in value.items()}
     if isinstance(value, list):
         return [masked(item) for item in value]
