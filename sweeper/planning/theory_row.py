@@ -9,6 +9,7 @@ from typing import Any
 from sweeper.spec.protocols import Facts
 from sweeper.spec.sweep import SweepSpec
 from sweeper.spec.theory_numbers import phi_squared, s_of
+from sweeper.step.theory import leaves_theorem
 
 
 def facts_of(spec: SweepSpec, train_rows: int, noise_multiplier: float) -> Facts:
@@ -60,6 +61,6 @@ def theory_note(spec: SweepSpec, train_rows: int, noise_multiplier: float) -> It
         yield f"T is capped: the paper takes steps until the noise multiplier is {ends:.3g}, not {facts.noise_multiplier:.3g}"
     if getattr(spec.trainer, "average", "random") != "random":
         yield "the theorems bound an iterate drawn uniformly (average: random)"
-    if "6.5" in theorems and steps * found["phi_squared"] < 1 - 1e-9:
+    if "6.5" in theorems and leaves_theorem(facts):
         needed = 1 / found["phi_squared"]
         yield f"{steps:,} steps are fewer than the {needed:,.0f} that theorem 6.5 needs: this run leaves the theorem"

@@ -22,12 +22,12 @@ from sweeper.privacy.cache import cached
 from sweeper.privacy.event import LEAST_NOISE
 from sweeper.privacy.events import ZERO_OUT, Composed, Event, RenyiBound, ZeroConcentrated
 from sweeper.seeds import Streams
-from sweeper.spec.protocols import Clip, Facts, Fitted, Problem, Step
+from sweeper.spec.protocols import Clip, Fitted, Problem, Step
 from sweeper.step.search import MOST_EPSILON
 from sweeper.trainers import round_price
 from sweeper.trainers.averaging import AVERAGES, Reservoir
 from sweeper.trainers.budget_rule import ANEW, BudgetRule, Budgets
-from sweeper.trainers.minibatch import both_wanted, chosen
+from sweeper.trainers.minibatch import both_wanted, chosen, prepared
 from sweeper.trainers.round_price import LEAST_COST, LEAST_SHARE, Allowance, Round
 
 if TYPE_CHECKING:
@@ -145,16 +145,7 @@ class LineSearched(BudgetRule, ABC):
         from sweeper.trainers.line_searched_run import Run
 
         divisor, sum_noise = share * self.expected_batch(problem.rows), clip.sum_noise(step.gradient_noise(noise_multiplier))
-        facts = Facts(
-            rows=max(1, round(share * problem.rows)),
-            batch_size=divisor,
-            steps=self.steps,
-            parameters=sum(problem.layers),
-            noise_multiplier=sum_noise,
-            relation=self.relation,
-        )
-        ready_clip = clip.prepare(facts, problem, streams)
-        ready_step = step.prepare(facts, ready_clip)
+        ready_clip, ready_step = prepared(self, problem, clip, step, sum_noise, streams, share)
         terms = self.terms(problem.rows, noise_multiplier, clip, step)
         allowance = Allowance(terms.capacity, max(LEAST_COST, LEAST_SHARE * terms.start))
         run = Run(self, problem, ready_clip, ready_step, noise_multiplier, streams, divisor)

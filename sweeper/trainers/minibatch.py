@@ -17,7 +17,7 @@ from sweeper.checks import FieldError
 from sweeper.data.sampling import SAMPLERS, Sampler
 from sweeper.privacy.events import REPLACE_ONE, Composed, Event, Repeated
 from sweeper.seeds import Streams
-from sweeper.spec.protocols import Clip, Facts, Fitted, Look, Problem, Step
+from sweeper.spec.protocols import Clip, Facts, Fitted, Look, Problem, Step, Trainer
 from sweeper.trainers.averaging import AVERAGES, Answer
 from sweeper.trainers.noise import gaussian_
 from sweeper.trainers.watch import Watch
@@ -122,7 +122,7 @@ class MinibatchTrainer(ABC):
         params_P = problem.start(streams)
         divisor, whole_noise = share * self.batch_size, step.gradient_noise(noise_multiplier)
         sum_noise = clip.sum_noise(whole_noise)
-        ready = self._prepared(problem, clip, step, sum_noise, streams, share)
+        ready = prepared(self, problem, clip, step, sum_noise, streams, share)
         policy, stepper = ready
         rule, noise_P = self.rule(params_P, sum_noise), params_P.new_empty(params_P.shape)
         answer = Answer(self.average, self.tail_fraction, self.steps, params_P, streams)
@@ -172,20 +172,6 @@ class MinibatchTrainer(ABC):
         sealed = watch.diagnostics() | {"nonfinite": problem.nonfinite - nonfinite}
         return Fitted(answer.params_P, sealed, chosen(clip, step, *ready, self.steps), watch.trace)
 
-    def _prepared(
-        self, problem: Problem, clip: Clip, step: Step, sum_noise: float, streams: Streams, share: float
-    ) -> tuple[Clip, Step]:
-        facts = Facts(
-            rows=max(1, round(share * problem.rows)),
-            batch_size=share * self.batch_size,
-            steps=self.steps,
-            parameters=sum(problem.layers),
-            noise_multiplier=sum_noise,
-            relation=self.relation,
-        )
-        policy = clip.prepare(facts, problem, streams)
-        return policy, step.prepare(facts, policy)
-
     def _sampler(self, rows: int) -> Sampler:
         return SAMPLERS[self.sampling](rows=rows, batch_size=self.batch_size)
 
@@ -205,6 +191,22 @@ def minibatch_event(clip: Clip, step: Step, noise_multiplier: float) -> Event:
     gradient = clip.sum_event(step.gradient_noise(noise_multiplier))
     search = step.event(noise_multiplier)
     return gradient if search is None else Composed((gradient, search))
+
+
+def prepared(
+    trainer: Trainer, problem: Problem, clip: Clip, step: Step, sum_noise: float, streams: Streams, share: float
+) -> tuple[Clip, Step]:
+    """The policies to run with. share: of the rows that the problem lets into a batch; sums are divided by that of a batch."""
+    facts = Facts(
+        rows=max(1, round(share * problem.rows)),
+        batch_size=share * trainer.expected_batch(problem.rows),
+        steps=trainer.steps,
+        parameters=sum(problem.layers),
+        noise_multiplier=sum_noise,
+        relation=trainer.relation,
+    )
+    policy = clip.prepare(facts, problem, streams)
+    return policy, step.prepare(facts, policy)
 
 
 def chosen(clip: Clip, step: Step, ready_clip: Clip, ready_step: Any, steps: int) -> dict[str, float]:
