@@ -57,6 +57,7 @@ KINDS: dict[str, dict[str, str]] = {
         "squared": "sweeper.models.linear:Squared",
         "mlp": "sweeper.models.mlp:Mlp",
         "convnet": "sweeper.models.convnet:ConvNet",
+        "module": "sweeper.models.module:ModuleModel",
     },
     "data": {
         "adult": "sweeper.data.adult:Adult",

@@ -28,6 +28,7 @@ SWEEP = -1  # the trial number of streams that belong to the sweep as a whole
 # moves an adaptive clip norm; ITERATE: which iterate is the answer):
 SAMPLING, NOISE, INIT, SCORE = "sampling", "noise", "init", "score"
 SEARCH, PREPARE, COUNT_NOISE, ITERATE = "search", "prepare", "count-noise", "iterate"
+DROPOUT = "dropout"  # of the layers of a user's module that draw while they train
 # The sweep's (SUBSET: which rows a subsample-tune sweep tunes on):
 COUNT, CANDIDATES, TIES, SUBSET = "count", "candidates", "ties", "subset"
 

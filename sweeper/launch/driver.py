@@ -17,6 +17,7 @@ from typing import Any
 from sweeper import catalog, planning, seeds
 from sweeper.checks import RequestError
 from sweeper.launch.alone import alone
+from sweeper.launch.examined import examine_model
 from sweeper.launch.outcome import Finished, Say, WorkFailed
 from sweeper.launch.progress import Progress
 from sweeper.planning import Plan
@@ -43,6 +44,7 @@ class Driver:
         self.home.ensure()
         if directory_of(self.home.path, spec.name).exists():
             raise RequestError(f"sweep {spec.name} exists: sweeper resume {spec.name}, or choose another name")
+        examine_model(spec, self.say)
         reservation = None
         if not spec.data.public:
             ledger = Ledger(self.home.ledger_uri)

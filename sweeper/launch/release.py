@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from sweeper.backends.choice import network_of
 from sweeper.catalog import dump_spec
 from sweeper.launch.candidate import settings_of, trial_spec
 from sweeper.launch.outcome import winners_of
@@ -112,7 +113,7 @@ def _trial(row: Row, plan: Plan, fixed: Mapping[str, Any]) -> ReleasedTrial:
 
 def _module(params: bytes, plan: Plan) -> nn.Module:
     vector_P = torch.from_numpy(np.frombuffer(params, dtype=np.float32).copy())
-    module: nn.Module = plan.spec.model.torch_module(vector_P, plan.spec.data.source.description)
+    module: nn.Module = network_of(plan.spec.model).torch_module(vector_P, plan.spec.data.source.description)
     return module
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,8 +47,11 @@ class Stage:
 class Runner(tune.Trainable):
     """A reused actor: each trial is one step. Reports that a row is settled, never what came of it."""
 
-    def setup(self, config: dict[str, Any], keeper: Any = None, open_data: OpenData | None = None) -> None:
+    def setup(self, config: dict[str, Any], keeper: Any = None, open_data: OpenData | None = None, folder: str = "") -> None:
         import torch
+
+        if folder not in sys.path:  # where the driver was started: a user's own module may lie there
+            sys.path.append(folder)
 
         from sweeper.launch.worker import Worker
 
@@ -112,7 +117,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         .remote(str(root), vault.sweep, stage.spec, dict(stage.noises), stage.data)
     )
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
-    runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data)
+    runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data, folder=os.getcwd())
     staging = vault.directory / "tune"  # 0700 with the Vault: Tune's own state knows K
     shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
     watch = threading.Event()

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from sweeper import seeds
-from sweeper.backends.closed_form import LinearProblem, evaluate
-from sweeper.backends.layered import LayeredProblem
+from sweeper.backends.choice import network_of, problem_of
+from sweeper.backends.closed_form import evaluate
 from sweeper.data.split import secret_part
 from sweeper.launch.candidate import settings_of
 from sweeper.launch.open_data import OpenData
@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, data: OpenData) -> None:
         self.data = data
-        self._problems: dict[Any, LinearProblem | LayeredProblem] = {}
+        self._problems: dict[Any, Problem] = {}
 
     def run(self, trial: TrialSpec, streams: Streams) -> TrialResult:
         """Train, score, and part what is paid for from what is not.
@@ -51,7 +51,7 @@ class Worker:
         if trial.score.split == "holdout":
             rows, scored = self.data.holdout_rows, len(self.data.holdout_rows)
         finite = bool(torch.isfinite(params_P).all())
-        correct = evaluate(trial.model, params_P, self.data.table, rows) if finite else 0
+        correct = evaluate(network_of(trial.model), params_P, self.data.table, rows) if finite else 0
         noisy = correct + discrete_laplace(streams.bits(seeds.SCORE), trial.score.epsilon)
         sealed = {
             **fitted.sealed,
@@ -71,9 +71,8 @@ class Worker:
     def _problem(self, trial: TrialSpec) -> Problem:
         if trial.model not in self._problems:
             source = trial.data.source
-            build = LayeredProblem if getattr(trial.model, "backend", "closed-form") == "layered" else LinearProblem
-            self._problems[trial.model] = build(
-                model=trial.model,
+            self._problems[trial.model] = problem_of(
+                trial.model,
                 description=source.description,
                 table=self.data.table,
                 rows=self.data.train_rows,

@@ -165,6 +165,8 @@ def _source_to_dict(source: Any) -> str | dict[str, Any]:
 
 def _kinded(family: str, section: object, resolve: Resolve) -> Any:
     mapping = dict(as_mapping(family, section))
+    if family == "model" and "module" in mapping:  # says its kind
+        mapping.setdefault("kind", "module")
     if "kind" not in mapping:
         raise FieldError(f"{family}.kind", checks.MISSING, "is missing", f"See: sweeper kinds {family}.")
     cls = inside(family, lambda: resolve(family, mapping.pop("kind")))

@@ -13,8 +13,8 @@ from bad_trainers import POISON, Failing
 from oracles import FALSE_ALARM, REJECTED, frequency_p_value
 from tiny_sweeps import spec_of
 
+from sweeper.backends import choice
 from sweeper.data.split import secret_part
-from sweeper.launch import worker as worker_module
 from sweeper.launch.candidate import trial_spec
 from sweeper.launch.open_data import OpenData
 from sweeper.launch.worker import Worker, guarded
@@ -143,7 +143,7 @@ def test_a_very_long_print_is_cut_from_its_beginning(adult: OpenData) -> None:
 TUNE, REST = Part(fraction=0.1, rest=False), Part(fraction=0.1, rest=True)
 
 
-class Touched(worker_module.LinearProblem):
+class Touched(choice.LinearProblem):
     """A problem that remembers which of its rows were asked for."""
 
     def __init__(self, **given: Any) -> None:
@@ -156,7 +156,7 @@ class Touched(worker_module.LinearProblem):
 
 
 def touched(adult: OpenData, monkeypatch: pytest.MonkeyPatch, index: int, part: Part | None, streams: Streams) -> np.ndarray:
-    monkeypatch.setattr(worker_module, "LinearProblem", Touched)
+    monkeypatch.setattr(choice, "LinearProblem", Touched)
     worker = Worker(adult)
     worker.run(trial(index, part=part, trainer=dataclasses.replace(spec_of().trainer, batch_size=5_000)), streams)
     (problem,) = worker._problems.values()

@@ -1,0 +1,214 @@
+"""A user's module before any data is opened: whether its records' gradients come out right, on made-up records.
+
+Every record's gradient in a batch, by the rules of records.py, is compared with the gradient of that record alone, by autograd.
+Batches of several sizes, with records a hundred times larger among them: a layer that mixes records, shares what it should not, or
+has a wrong rule shows. It is a test, no proof: a module whose code asks what else is in the batch can still hide it.
+Shapes: B records, d features, L trained parameters (tensors).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.backends.per_record import Engine
+from sweeper.backends.records import FUNCTIONAL, GHOST, RULE, Built, LayerFailed, way_of
+from sweeper.backends.user_module import UserModule, dropouts, global_randomness, user_module
+from sweeper.checks import FieldError
+from sweeper.models.module import HOOKS, LARGEST_MICROBATCH, ModuleModel
+from sweeper.spec.protocols import Description
+
+_FLOATS = 2**26  # of a micro-batch's gradients and activations, 256 MB
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}  # of a record's whole gradient
+_SIZES = (5, 3, 2)  # of the made-up batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What was found. `ways`: how each layer's gradients are made, by the layer's name."""
+
+    parameters: int  # trained numbers, P
+    layers: tuple[tuple[str, str, str], ...]  # name, kind of layer, way
+    ways: Mapping[str, str]
+    mode: str  # ghost, or hooks where no layer allows ghost norms
+    checked: int  # made-up records
+    error: float  # largest difference, as a part of the record's gradient
+    microbatch: int
+    replaced: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def line(self) -> str:
+        """For people, in one line."""
+        counts = {way: sum(found == way for _, _, found in self.layers) for way in (GHOST, RULE, FUNCTIONAL)}
+        how = ", ".join(f"{way} in {count} layer{'s' if count > 1 else ''}" for way, count in counts.items() if count)
+        checked = f"checked against a loop over {self.checked} made-up records"
+        return f"{self.parameters:,} trained parameters; per-record gradients: {how}; {checked}"
+
+
+@lru_cache(maxsize=8)
+def examined(model: ModuleModel, description: Description) -> Examination:
+    """Build the module, compare its gradients, choose the rules and the micro-batch. Reads nothing but these two.
+
+    Raises:
+      FieldError: it cannot be trained record by record; names the layer or parameter and what to do.
+    """
+    user = user_module(model)
+    module = user.built()
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    _no_odd_embeddings(user, module)
+    for layer in dropouts(module):
+        layer.eval()
+    engine = Engine(user, module, {})
+    if not engine.recorder.owners:
+        raise engine.fault("has trained parameters that belong to no layer of it")
+    for name, layer in engine.recorder.owners:
+        way = way_of(layer)
+        engine.ways[name] = RULE if way == GHOST and model.per_record == HOOKS else way
+    worst, checked, each = 0.0, 0, 0
+    with _untouched(engine, module):
+        for features_Bd, labels_B in _made_up(module, model, description):
+            _one_output_per_class(engine, features_Bd, description)
+            worst = max(worst, _compared(engine, features_Bd, labels_B, names))
+            checked += len(labels_B)
+            each = max(each, _numbers(engine, features_Bd, labels_B))
+    for name in engine.repeated:
+        engine.ways[name] = RULE if engine.ways[name] == GHOST else engine.ways[name]
+    largest = 2 ** int(math.log2(max(_FLOATS / max(each, 1), 1)))
+    layers = tuple((name, type(layer).__name__, engine.ways[name]) for name, layer in engine.recorder.owners)
+    return Examination(
+        parameters=sum(parameter.numel() for parameter in engine.trained),
+        layers=layers,
+        ways=dict(engine.ways),
+        mode=GHOST if GHOST in engine.ways.values() else RULE,
+        checked=checked,
+        error=worst,
+        microbatch=model.microbatch or min(LARGEST_MICROBATCH, largest),
+        replaced=user.replaced,
+        notes=user.notes + _unused(engine, names),
+    )
+
+
+def _no_odd_embeddings(user: UserModule, module: nn.Module) -> None:
+    for name, layer in module.named_modules():
+        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.weight.requires_grad:
+            for option in ("max_norm", "scale_grad_by_freq"):
+                if getattr(layer, option):
+                    rule = f"has {name}, a {type(layer).__name__} with {option}, which lets the batch change a record's gradient"
+                    raise FieldError("model.module", user.model.module, rule, f"Build it without {option}.")
+
+
+def _made_up(module: nn.Module, model: ModuleModel, description: Description) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of made-up records, some of them outliers; tokens are such that every embedding knows them."""
+    draws = torch.Generator().manual_seed(0)
+    tokens = [layer.num_embeddings for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
+    for at, size in enumerate(_SIZES):
+        shape = (size, description.features)
+        if model.integers:
+            features_Bd = torch.randint(0, min(tokens, default=2), shape, generator=draws).float()
+        else:
+            features_Bd = torch.rand(shape, generator=draws) if at == 0 else torch.randn(shape, generator=draws)
+            features_Bd[1:2] *= 100.0 if at else 1.0
+        yield features_Bd, torch.randint(0, description.classes, (size,), generator=draws)
+
+
+@contextmanager
+def _untouched(engine: Engine, module: nn.Module) -> Iterator[None]:
+    """Forward passes must change no buffer and no parameter, and draw no random number once dropout layers rest."""
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with global_randomness(None) as where:
+        random = where()
+        yield
+        drew = not torch.equal(where(), random)
+    for name, value in module.state_dict().items():
+        if not torch.equal(value.nan_to_num(), before[name].nan_to_num()):
+            raise engine.fault(
+                f"changes {name} while it computes, which would keep what records left there", "Leave that layer out."
+            )
+    if drew:
+        raise engine.fault("draws random numbers by itself", "Use torch.nn.Dropout layers, whose numbers can be replayed.")
+
+
+def _one_output_per_class(engine: Engine, features_Bd: Tensor, description: Description) -> None:
+    try:
+        with torch.no_grad():
+            found = engine.module(engine.user.shaped(features_Bd))
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        rule = f"raised {type(error).__name__} on made-up records {list(engine.user.shaped(features_Bd).shape)}: {text}"
+        raise engine.fault(rule, "Set model.shape to the shape of one record, and model.integers: true for tokens.") from error
+    wanted = [len(features_Bd), description.classes]
+    if not isinstance(found, Tensor) or list(found.shape) != wanted:
+        what = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise engine.fault(f"gives {what} for {wanted[0]} records, and must give {wanted}, one output per class")
+
+
+def _compared(engine: Engine, features_Bd: Tensor, labels_B: Tensor, names: Mapping[int, str]) -> float:
+    """Largest difference of a record's gradient or norm from the loop, as a part of it. A layer whose rule errs gets vmap's."""
+    alone = [_alone(engine, features_Bd[at : at + 1], labels_B[at : at + 1]) for at in range(len(labels_B))]
+    real_B = torch.ones(len(labels_B), dtype=torch.bool)
+    while True:
+        try:
+            parts = engine.parts(features_Bd, labels_B, real_B)
+        except LayerFailed as failed:
+            if engine.ways[failed.name] == FUNCTIONAL:
+                rule = f"has {failed.name}, a {failed.kind}, whose gradients cannot be made record by record ({failed})"
+                raise engine.fault(rule, "Write it with torch's own layers.") from failed
+            engine.ways[failed.name] = FUNCTIONAL
+            continue
+        worst, wrong = 0.0, None
+        for at in range(len(labels_B)):
+            one_B = torch.zeros(len(labels_B))
+            one_B[at] = 1.0
+            whole = math.sqrt(sum(float(part.double().square().sum()) for part in alone[at])) + 1e-12
+            for place, part in enumerate(parts):
+                expected = alone[at][place].double()
+                found = part.sum(one_B).double() if part is not None else torch.zeros_like(expected)
+                length = math.sqrt(float(part.squares()[at])) if part is not None else 0.0
+                off = max(float((found - expected).norm()), abs(length - float(expected.norm()))) / whole
+                if not off <= worst:
+                    worst, wrong = off, place
+        if worst <= _TOLERANCE[engine.user.model.precision]:
+            return worst
+        assert wrong is not None
+        _give_way(engine, wrong, worst, names)
+
+
+def _give_way(engine: Engine, wrong: int, worst: float, names: Mapping[int, str]) -> None:
+    """Have the layer of a parameter that came out wrong done by vmap, if it is not already."""
+    parameter = engine.trained[wrong]
+    for name, layer in engine.recorder.owners:
+        if engine.ways[name] != FUNCTIONAL and any(own is parameter for own in layer.parameters()):
+            engine.ways[name] = FUNCTIONAL
+            return
+    rule = (
+        f"has {names[id(parameter)]}, whose gradient for a record is not the same in a batch as alone (off by {worst:.2g}): "
+        "records of a batch have a part in each other's outputs, or the parameter is used outside of its layer's forward"
+    )
+    raise engine.fault(rule, "Freeze it, or write the module so that each record is mapped by itself.")
+
+
+def _alone(engine: Engine, features_1d: Tensor, labels_1: Tensor) -> list[Tensor]:
+    with torch.enable_grad(), engine.precision():
+        outputs = engine.module(engine.user.shaped(features_1d))
+    loss = engine.user.losses(outputs, labels_1).sum()
+    found = torch.autograd.grad(loss, engine.trained, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g.to_dense() for p, g in zip(engine.trained, found, strict=True)]
+
+
+def _numbers(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> int:
+    """How many numbers a record keeps at once: what is built for it, and its layers' inputs, outputs and derivatives."""
+    parts = engine.parts(features_Bd, labels_B, torch.ones(len(labels_B), dtype=torch.bool))
+    built = sum(part.gradients.numel() for part in parts if isinstance(part, Built))
+    return (built + engine.activations) // len(labels_B)
+
+
+def _unused(engine: Engine, names: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(
+        f"{names[id(engine.trained[at])]}: had no part in any output, and gets noise alone" for at in sorted(engine.unused)
+    )

@@ -1,0 +1,61 @@
+"""One micro-batch through a user's module: each record's loss, and what its gradient is made of.
+
+Shapes: B records, d features, L trained parameters (tensors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from sweeper.backends.records import Part, Recorder, parts_of, repeated_in
+from sweeper.backends.user_module import FIELD, trained_of
+from sweeper.checks import FieldError
+
+if TYPE_CHECKING:
+    from sweeper.backends.user_module import UserModule
+
+
+class Engine:
+    """A module with recorders on its owners. ways: how each owner's gradients are made, by its name."""
+
+    def __init__(self, user: UserModule, module: nn.Module, ways: Mapping[str, str]) -> None:
+        self.user, self.module, self.ways = user, module, dict(ways)
+        self.trained = trained_of(module)
+        self.recorder = Recorder(module, self.fault)
+        self.activations, self.unused = 0, set(range(len(self.trained)))  # numbers of the last micro-batch; parts never met
+        self.repeated: set[str] = set()  # owners whose gradients are sums over calls
+
+    def fault(self, rule: str, hint: str = "") -> FieldError:
+        return FieldError(FIELD, self.user.model.module, rule, hint)
+
+    def losses(self, features_Bd: Tensor, labels_B: Tensor) -> Tensor:
+        """Each record's loss [B], without a graph."""
+        with torch.no_grad(), self.precision():
+            return self.user.losses(self.module(self.user.shaped(features_Bd)), labels_B)
+
+    def parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> list[Part | None]:
+        """What the gradient by each trained parameter is made of [L]; records that are not real have derivatives of 0."""
+        recorder = self.recorder
+        recorder.calls, recorder.on = [], True
+        try:
+            with torch.enable_grad(), self.precision():
+                outputs = self.module(self.user.shaped(features_Bd))
+            with torch.enable_grad():
+                losses_B = self.user.losses(outputs, labels_B)
+                total = torch.where(real_B, losses_B, 0.0).sum()
+        finally:
+            recorder.on = False
+            calls, recorder.calls = recorder.calls, []
+        deltas = torch.autograd.grad(total, [call.output for call in calls], allow_unused=True)
+        self.activations = sum(sum(value.numel() for value in call.inputs) + 2 * call.output.numel() for call in calls)
+        self.repeated |= repeated_in(calls)
+        found = parts_of(calls, deltas, self.ways, self.trained, len(labels_B), self.fault)
+        self.unused -= {place for place, part in enumerate(found) if part is not None}
+        return found
+
+    def precision(self) -> Any:
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.user.model.precision == "bfloat16")
