@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from sweeper import seeds
 from sweeper.backends.examine import Examination, examined
-from sweeper.backends.per_record import Engine
+from sweeper.backends.per_record import Engine, without_offenders
+from sweeper.backends.records import Part
 from sweeper.backends.stored import StoredRows
 from sweeper.backends.user_module import UserModule, bind, dropouts, global_randomness, trained_of, training, user_module
 from sweeper.checks import FieldError
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 class ModuleProblem:
     """A user's module on the training rows of a table. Holds its own copy of them: float32, or one byte a feature if `pixels`.
 
-    A null record's loss is left out, so that its term is exactly zero. A record whose features or gradient are not finite is made
-    one, and counted. One problem serves one trial at a time, any number of trials in turn.
+    A null record's loss is left out, so that its term is exactly zero. A record whose features or gradient are not finite, or on
+    which the module raises an error, is made one, and counted. One problem serves one trial at a time, any number in turn.
     """
 
     def __init__(
@@ -130,7 +131,9 @@ class ModuleProblem:
                 _, marks_B, labels_B = self._stored.gather(rows, features_Bd)
                 self.nonfinite += int(marks_B.isnan().sum())
                 real_B = marks_B == 1
-                parts = self._engine.parts(features_Bd, labels_B, real_B)
+                parts, failed_B = self._parts(features_Bd, labels_B, real_B)
+                self.nonfinite += int((failed_B & real_B).sum())
+                real_B &= ~failed_B
                 squares_BL = torch.stack([p.squares() if p else marks_B.new_zeros(len(rows)) for p in parts], dim=1)
                 if not math.isfinite(squares_BL.sum()):
                     wrong_B = ~squares_BL.sum(dim=1).isfinite()
@@ -161,13 +164,21 @@ class ModuleProblem:
                 for at in (params_P, *sizes):
                     there_P = at if isinstance(at, Tensor) else torch.sub(params_P, direction_P, alpha=at, out=moved_P)
                     bind(self._trained, there_P)
-                    losses.append(self._engine.losses(features_Bd, labels_B).unsqueeze(1))
+                    losses_B, failed_B = self._losses(features_Bd, labels_B)
+                    marks_B[failed_B] = 0.0
+                    losses.append(losses_B.unsqueeze(1))
                 there_BJ = torch.cat(losses[1:], dim=1) if len(sizes) else losses[0].new_empty(len(rows), 0)
                 terms_BJ = terms(losses[0], there_BJ).masked_fill((marks_B != 1).unsqueeze(1), 0.0)
                 sums_J += terms_BJ.sum(dim=0, dtype=torch.float64)
         finally:
             training(self._module)
         return sums_J
+
+    def _parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> tuple[list[Part | None], Tensor]:
+        return without_offenders(features_Bd, labels_B, lambda: self._engine.parts(features_Bd, labels_B, real_B))
+
+    def _losses(self, features_Bd: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+        return without_offenders(features_Bd, labels_B, lambda: self._engine.losses(features_Bd, labels_B))
 
     def _same_parameters(self) -> None:
         """What is trained was fixed when the norms' rules were checked: a parameter that joins later would not be clipped."""

@@ -5,8 +5,8 @@ Shapes: B records, d features, L trained parameters (tensors).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from sweeper.checks import FieldError
 if TYPE_CHECKING:
     from sweeper.backends.user_module import UserModule
 
+Found = TypeVar("Found")
+
 
 class Engine:
     """A module with recorders on its owners. ways: how each owner's gradients are made, by its name."""
@@ -28,13 +30,14 @@ class Engine:
         self.recorder = Recorder(module, self.fault)
         self.activations, self.unused = 0, set(range(len(self.trained)))  # numbers of the last micro-batch; parts never met
         self.repeated: set[str] = set()  # owners whose gradients are sums over calls
+        self.precision = user.model.precision
 
     def fault(self, rule: str, hint: str = "") -> FieldError:
         return FieldError(FIELD, self.user.model.module, rule, hint)
 
     def losses(self, features_Bd: Tensor, labels_B: Tensor) -> Tensor:
         """Each record's loss [B], without a graph."""
-        with torch.no_grad(), self.precision():
+        with torch.no_grad(), self.rounded():
             return self.user.losses(self.module(self.user.shaped(features_Bd)), labels_B)
 
     def parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> list[Part | None]:
@@ -42,7 +45,7 @@ class Engine:
         recorder = self.recorder
         recorder.calls, recorder.on = [], True
         try:
-            with torch.enable_grad(), self.precision():
+            with torch.enable_grad(), self.rounded():
                 outputs = self.module(self.user.shaped(features_Bd))
             with torch.enable_grad():
                 losses_B = self.user.losses(outputs, labels_B)
@@ -57,5 +60,37 @@ class Engine:
         self.unused -= {place for place, part in enumerate(found) if part is not None}
         return found
 
-    def precision(self) -> Any:
-        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.user.model.precision == "bfloat16")
+    def rounded(self) -> Any:
+        """Forward passes in the model's precision."""
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+
+
+def without_offenders(features_Bd: Tensor, labels_B: Tensor, run: Callable[[], Found]) -> tuple[Found, Tensor]:
+    """What `run` gives of these records, and which of them [B] had to be left out because the module raises an error on them.
+
+    Those are made rows of zeros with label 0, in place, as if they were null records: an error that one record can cause must not
+    end a trial, because whether a trial ends can be seen. Random numbers are those of a run that met no error.
+    """
+    good_B, random = torch.ones(len(labels_B), dtype=torch.bool), torch.get_rng_state()
+    try:
+        return run(), ~good_B
+    except Exception:
+        kept_Bd, kept_B = features_Bd.clone(), labels_B.clone()
+        for at in range(len(labels_B)):
+            features_Bd.zero_(), labels_B.zero_()
+            features_Bd[at], labels_B[at] = kept_Bd[at], kept_B[at]
+            good_B[at] = _runs(run)
+        features_Bd.copy_(kept_Bd), labels_B.copy_(kept_B)
+        if bool(good_B.all()):
+            raise  # no record's doing
+        features_Bd[~good_B], labels_B[~good_B] = 0.0, 0
+        torch.set_rng_state(random)
+        return run(), ~good_B
+
+
+def _runs(run: Callable[[], Any]) -> bool:
+    try:
+        run()
+    except Exception:
+        return False
+    return True

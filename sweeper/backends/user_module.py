@@ -127,12 +127,21 @@ class UserModule:
         return nn.Sequential(*([nn.Unflatten(1, self.model.shape)] if self.model.shape else []), self.module_of(params_P))
 
     def predict(self, params_P: Tensor, features_Bd: Tensor) -> Tensor:
-        """Labels [B]: the largest output."""
+        """Labels [B]: the largest output; -1, which no row has, where the module raises an error on a row."""
+        from sweeper.backends.per_record import without_offenders
+
+        def labels(some_Bd: Tensor) -> Tensor:
+            some_Bd = some_Bd.clone()
+            found_B, failed_B = without_offenders(
+                some_Bd, torch.zeros(len(some_Bd), dtype=torch.int64), lambda: self.template(self.shaped(some_Bd)).argmax(dim=1)
+            )
+            return found_B.masked_fill(failed_B, -1)
+
         bind(trained_of(self.template), params_P.detach().float().clone())
         self.template.eval()
         try:
             with torch.no_grad(), global_randomness(None):
-                chosen = [self.template(self.shaped(some_Bd)).argmax(dim=1) for some_Bd in features_Bd.split(_PREDICTED)]
+                chosen = [labels(some_Bd) for some_Bd in features_Bd.split(_PREDICTED)]
         finally:
             training(self.template)
         return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
