@@ -355,7 +355,7 @@ def split(file: str | Path, *, home: Home | None = None) -> dict[str, Any]:
     if not (data.source.description.ids and data.holdout):
         train, held = split_sizes(data)
         return {"train_rows": train, "holdout_rows": held, "n_holdout": None}
-    held = int(held_out_ids(data, data.source.ids(str((home or Home()).cache))).sum())
+    held = int(held_out_ids(data, data.source.row_ids(str((home or Home()).cache))).sum())
     return {"train_rows": data.rows - held, "holdout_rows": held, "n_holdout": held}
 
 

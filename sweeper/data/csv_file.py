@@ -68,7 +68,7 @@ class CsvFile(UserFile):
         features_nd[~valid_n] = 0
         return Table(features=features_nd, labels=labels_n, valid=valid_n, ids=tuple(ids) if self.id is not None else None)
 
-    def ids(self, cache: str) -> tuple[str, ...]:
+    def row_ids(self, cache: str) -> tuple[str, ...]:
         with self._open(cache) as file:
             names = self._header(file)
             return tuple(self._id(line, cells, names) for line, cells in self._records(file))

@@ -168,6 +168,7 @@ def _yaml(path: str, kind: str, types: Mapping[str, str | None], label: str | No
         f"    rows: {rows}" if drafts else f"    rows:{todo}how many records there are, a public number",
         f"    label: {_text(label)}" if label else f"    label:{todo}the column to predict; drop it from columns",
         _classes(drafts.get(label or "")),
+        "    # id: NAME  # a column of public keys, if records have some; drop it from columns",
         "    columns:",
     ]
     for name, kind_of in types.items():

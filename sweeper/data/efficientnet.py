@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sweeper.data.features import cached
 from sweeper.data.fetch import DataFile, PublishedFiles
 from sweeper.data.origins import Wheel
+from sweeper.data.waiting import Counted
 
 if TYPE_CHECKING:
     import numpy
@@ -60,13 +61,14 @@ def encode(pictures: numpy.ndarray, weights: str) -> numpy.ndarray:
     import torch
 
     values = torch.load(weights, map_location="cpu", weights_only=True)
-    features_nd = np.empty((len(pictures), WIDTH), np.float32)
+    features_nd, counted = np.empty((len(pictures), WIDTH), np.float32), Counted(len(pictures))
     batch_BCHW = torch.zeros((BATCH, *pictures.shape[1:]))
     with torch.inference_mode():
         for start in range(0, len(pictures), BATCH):
             some = pictures[start : start + BATCH]
             batch_BCHW[: len(some)] = torch.from_numpy(some.astype(np.float32))
             features_nd[start : start + BATCH] = network(values, _prepared(batch_BCHW))[: len(some)].numpy()
+            counted.add(len(some))
     return features_nd
 
 

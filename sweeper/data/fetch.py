@@ -8,7 +8,6 @@ published table, or its answer "this is not the published table" would be a stat
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from sweeper.checks import RequestError
 from sweeper.data.origins import Origin, Unavailable
 from sweeper.data.table import digest, open_content
+from sweeper.data.waiting import tell
 
 NOTICE_AFTER = 2.0  # seconds of silence before the user is told what is being waited for
 _SLACK = 1024  # bytes by which a packed file may be longer than its content
@@ -160,7 +160,7 @@ class PublishedFiles:
 @contextmanager
 def notice(text: str) -> Iterator[None]:
     """Say on stderr what is being waited for, if the wait is long."""
-    timer = threading.Timer(NOTICE_AFTER, lambda: print(text, file=sys.stderr, flush=True))
+    timer = threading.Timer(NOTICE_AFTER, lambda: tell(text))
     timer.daemon = True
     timer.start()
     try:

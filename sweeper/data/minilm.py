@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.data.features import buckets, cached, missing_extra
 from sweeper.data.fetch import DataFile, PublishedFiles
 from sweeper.data.origins import Wheel
+from sweeper.data.waiting import Counted
 
 if TYPE_CHECKING:
     import numpy
@@ -56,10 +57,11 @@ def encode(texts: Sequence[str], config: str, weights: str, tokenizer: str) -> n
     values = {name: value for name, value in safetensors.torch.load_file(weights).items() if not _unused(name)}
     network.load_state_dict(values)
     tokens = [found.ids for found in words.encode_batch(list(texts))]
-    features_nd = np.empty((len(texts), network.config.hidden_size), np.float32)
+    features_nd, counted = np.empty((len(texts), network.config.hidden_size), np.float32), Counted(len(texts))
     with torch.inference_mode():
         for width, places in buckets([len(ids) for ids in tokens], LENGTHS, BATCH):
             features_nd[places] = _means(network, [tokens[place] for place in places], width)[: len(places)].numpy()
+            counted.add(len(places))
     return features_nd
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import sys
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sweeper import checks
 from sweeper.checks import FieldError, RequestError
+from sweeper.data.fetch import notice
 from sweeper.data.user_file import MOST_ROWS, budget_name
 from sweeper.spec.protocols import USER, Description
 
@@ -17,15 +22,17 @@ if TYPE_CHECKING:
 
 MOST_FEATURES = 10_000_000
 _RETURNS = "must return (features [n, d], labels [n]) as numpy arrays"
+_last: list[tuple[weakref.ref[ModuleTable], Table]] = []  # of this process: one at most, for a table may fill the memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleTable:
     """A function of your own that returns features and labels as numpy arrays; what is public of them is stated here.
 
-    Guarantee: the user's, in one point: a row of features may depend on that record and on public constants alone, never on other
-    records (no mean, no vocabulary, no dropped or reordered rows). Here: a row with a number that is not finite, or a label that is
-    no whole number from 0 to classes - 1, is a null record in its place.
+    Guarantee: the user's, in two points: a row of features may depend on that record and on public constants alone, never on other
+    records (no mean, no vocabulary, no dropped or reordered rows); and every call must return the same table. Here: a row with a
+    number that is not finite, or a label that is no whole number from 0 to classes - 1, is a null record in its place. A process
+    calls the function once for a sweep, so that the ledger binds the very table that trials see.
     Relation: zero-out. `rows`, `features`, `classes` and the ids are public; no message says anything else of the arrays.
     """
 
@@ -78,7 +85,17 @@ class ModuleTable:
         content.update("\0".join(table.ids or ()).encode("utf-8", "surrogatepass"))
         return content.hexdigest()
 
+    def row_ids(self, cache: str) -> tuple[str, ...]:
+        """The public keys of all rows."""
+        return self.load(cache).ids or ()
+
     def load(self, cache: str) -> Table:
+        """What the function returns as a table; it is called once for each instance of this class."""
+        if not _last or _last[0][0]() is not self:
+            _last[:] = [(weakref.ref(self, lambda _: _last.clear()), self._read())]
+        return _last[0][1]
+
+    def _read(self) -> Table:
         import numpy as np
 
         from sweeper.data.table import Table
@@ -101,8 +118,12 @@ class ModuleTable:
         found = self._call()
         wanted = _RETURNS.replace("labels [n])", "labels [n], ids [n])") if self.ids else _RETURNS
         if not isinstance(found, tuple) or len(found) != 2 + self.ids:
-            raise RequestError(f"{self.module} {wanted}")
-        arrays = [np.asarray(array) for array in found]
+            more = "; with a third array of row keys, say ids: true" if isinstance(found, tuple) and len(found) == 3 else ""
+            raise RequestError(f"{self.module} {wanted}{more}")
+        try:
+            arrays = [np.asarray(array) for array in found]
+        except Exception:  # rows of different lengths, say; the words may quote them
+            raise RequestError(f"{self.module} {wanted}") from None
         if any(array.dtype.kind not in "biuf" for array in arrays[:2]) or [a.ndim for a in arrays] != [2, 1, 1][: len(arrays)]:
             raise RequestError(f"{self.module} {wanted}, features and labels as numbers")
         if any(len(array) != self.rows for array in arrays):
@@ -116,20 +137,34 @@ class ModuleTable:
 
     def _call(self) -> Any:
         """The function is found on Python's path and in the current folder. What it raises may quote rows, so it stays unsaid."""
-        import importlib
-
         place, _, name = self.module.partition(":")
-        here = os.getcwd()
-        sys.path.insert(0, here)
-        try:
-            function = getattr(importlib.import_module(place), name)
-        except (ImportError, AttributeError) as error:
-            hint = "Install its package, run from the folder that holds it, or set PYTHONPATH."
-            raise FieldError("data.source.module", self.module, f"cannot be imported ({type(error).__name__})", hint) from None
-        finally:
+        with _in_this_folder(), notice(f"calling {self.module} ..."):
+            try:
+                function = getattr(importlib.import_module(place), name)
+            except (Exception, SystemExit) as error:
+                hint = "Install its package, run from the folder that holds it, or set PYTHONPATH."
+                raise FieldError("data.source.module", self.module, f"cannot be imported ({_cause(error, place)})", hint) from None
+            try:
+                return function(**self.args)
+            except (Exception, SystemExit) as error:
+                rule = f"raised {type(error).__name__}, whose words may quote rows and are not shown; call it in Python to see them"
+                raise RequestError(f"{self.module} {rule}") from None
+
+
+@contextlib.contextmanager
+def _in_this_folder() -> Iterator[None]:
+    """Modules of the current folder can be imported, and what the user's code prints stays out of the results."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        with contextlib.suppress(ValueError):  # the user's code may have taken it off the path
             sys.path.remove(here)
-        try:
-            return function(**self.args)
-        except Exception as error:
-            rule = f"raised {type(error).__name__}, whose words may quote rows and are not shown; call it in Python to see them"
-            raise RequestError(f"{self.module} {rule}") from None
+
+
+def _cause(error: BaseException, place: str) -> str:
+    """The kind of error, and the module that is missing where it is another than the one that was asked for."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return type(error).__name__ + (f": no {missing}" if missing and not f"{place}.".startswith(f"{missing}.") else "")

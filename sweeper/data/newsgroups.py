@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sweeper.checks import RequestError
-from sweeper.data import minilm
-from sweeper.data.columns import Block
 from sweeper.data.fetch import DataFile, PublishedFiles
 from sweeper.data.origins import Wheel
-from sweeper.spec.protocols import Description
-
-if TYPE_CHECKING:
-    from sweeper.data.table import Table
+from sweeper.data.texts import Record, Texts
 
 TRAIN_ROWS, TEST_ROWS, CLASSES = 11_314, 7_532, 20
 PARTS = {"train": TRAIN_ROWS, "test": TEST_ROWS}
@@ -34,7 +30,7 @@ _QUOTED = re.compile(r"(writes in|writes:|wrote:|says:|said:|^In article|^Quoted
 
 
 @dataclass(frozen=True, kw_only=True)
-class Newsgroups:
+class Newsgroups(Texts):
     """Twenty newsgroups: 18,846 posts as 384 frozen MiniLM features, 20 groups; needs the extra `text`.
 
     The last 7,532 posts are the published test rows. Headers, footers and quotes are cut off each post, by scikit-learn's rules.
@@ -42,39 +38,22 @@ class Newsgroups:
 
     kind: ClassVar[str] = "20newsgroups"
     example: ClassVar[str] = "{source: 20newsgroups, holdout: test, public: true}"
+    stated_by: ClassVar[str] = "scikit-learn's description of the bydate version"
+    record: ClassVar[str] = "post"
 
     @property
-    def description(self) -> Description:
-        return Description(
-            rows=TRAIN_ROWS + TEST_ROWS,
-            features=minilm.WIDTH,
-            classes=CLASSES,
-            test_rows=(TRAIN_ROWS, TRAIN_ROWS + TEST_ROWS),
-            stated_by="scikit-learn's description of the bydate version",
-            norm_bound=minilm.NORM_BOUND,
-        )
+    def sizes(self) -> tuple[int, int, int]:
+        return TRAIN_ROWS + TEST_ROWS, TEST_ROWS, CLASSES
 
     @property
-    def columns(self) -> tuple[Block, ...]:
-        return (Block(name="post", width=minilm.WIDTH, summary=f"text, as features of {minilm.NAME} at norm 1"),)
+    def files(self) -> PublishedFiles:
+        return FILES
 
-    def present(self, cache: str) -> bool:
-        return FILES.present(cache) and minilm.WEIGHTS.present(cache)
-
-    def fetch(self, cache: str) -> list[str]:
-        return FILES.fetch(cache) + minilm.WEIGHTS.fetch(cache)
-
-    def digest(self, cache: str) -> str:
-        return FILES.digest(cache)
-
-    def load(self, cache: str) -> Table:
-        from sweeper.data.texts import table_of_texts
-
-        (content,) = FILES.contents(cache)
-        return table_of_texts(read_posts(content, rows=PARTS), cache)
+    def read(self, contents: Sequence[bytes]) -> list[Record]:
+        return read_posts(contents[0], rows=PARTS)
 
 
-def read_posts(content: bytes, *, rows: dict[str, int]) -> list[tuple[str, int] | None]:
+def read_posts(content: bytes, *, rows: dict[str, int]) -> list[Record]:
     """Text and label of each post, part by part; None where one is no text or its label is none of the 20.
 
     Raises:
@@ -87,7 +66,7 @@ def read_posts(content: bytes, *, rows: dict[str, int]) -> list[tuple[str, int] 
     except zlib.error:
         raise _other_format() from None
     parts = read_pickle(unpacked, "20newsgroups")
-    found: list[tuple[str, int] | None] = []
+    found: list[Record] = []
     for part, count in rows.items():
         held = parts.get(part) if isinstance(parts, dict) else None
         if not isinstance(held, dict) or not {"data", "target"} <= set(held):
@@ -99,7 +78,7 @@ def read_posts(content: bytes, *, rows: dict[str, int]) -> list[tuple[str, int] 
     return found
 
 
-def _post(text: Any, label: Any) -> tuple[str, int] | None:
+def _post(text: Any, label: Any) -> Record:
     if not isinstance(text, str) or not 0 <= int(label) < CLASSES:
         return None
     return without_quotes(without_footer(without_header(text))), int(label)

@@ -42,7 +42,7 @@ class NpzFile(UserFile):
             cells[column.name] = found if numbers else found.tolist()
         return self._table(cells, None if self.id is None else self._ids(arrays))
 
-    def ids(self, cache: str) -> tuple[str, ...]:
+    def row_ids(self, cache: str) -> tuple[str, ...]:
         return self._ids(self._read(cache, [self.id or ""]))
 
     def _read(self, cache: str, names: list[str]) -> dict[str, numpy.ndarray]:

@@ -37,7 +37,7 @@ class ParquetFile(UserFile):
             cells[column.name] = _numbers(column, found) if isinstance(column, Numeric) else found.to_pylist()
         return self._table(cells, None if self.id is None else self._ids(table))
 
-    def ids(self, cache: str) -> tuple[str, ...]:
+    def row_ids(self, cache: str) -> tuple[str, ...]:
         return self._ids(self._read(cache, [self.id or ""]))
 
     def _read(self, cache: str, names: list[str]) -> pyarrow.Table:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sweeper.checks import RequestError
-from sweeper.data import minilm
-from sweeper.data.columns import Block
 from sweeper.data.fetch import DataFile, PublishedFiles
 from sweeper.data.origins import Wheel
-from sweeper.spec.protocols import Description
-
-if TYPE_CHECKING:
-    from sweeper.data.table import Table
+from sweeper.data.texts import Record, Texts
 
 ROWS = 5_574  # the collection's readme
 LABELS = ("ham", "spam")
@@ -35,43 +31,27 @@ FILES = PublishedFiles(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmsSpam:
+class SmsSpam(Texts):
     """SMS Spam: 5,574 text messages as 384 frozen MiniLM features, spam or not; needs the extra `text`."""
 
     kind: ClassVar[str] = "sms-spam"
     example: ClassVar[str] = "{source: sms-spam, holdout: 0.2, public: true}"
+    stated_by: ClassVar[str] = "the collection's readme"
+    record: ClassVar[str] = "message"
 
     @property
-    def description(self) -> Description:
-        return Description(
-            rows=ROWS,
-            features=minilm.WIDTH,
-            classes=len(LABELS),
-            stated_by="the collection's readme",
-            norm_bound=minilm.NORM_BOUND,
-        )
+    def sizes(self) -> tuple[int, int, int]:
+        return ROWS, 0, len(LABELS)
 
     @property
-    def columns(self) -> tuple[Block, ...]:
-        return (Block(name="message", width=minilm.WIDTH, summary=f"text, as features of {minilm.NAME} at norm 1"),)
+    def files(self) -> PublishedFiles:
+        return FILES
 
-    def present(self, cache: str) -> bool:
-        return FILES.present(cache) and minilm.WEIGHTS.present(cache)
-
-    def fetch(self, cache: str) -> list[str]:
-        return FILES.fetch(cache) + minilm.WEIGHTS.fetch(cache)
-
-    def digest(self, cache: str) -> str:
-        return FILES.digest(cache)
-
-    def load(self, cache: str) -> Table:
-        from sweeper.data.texts import table_of_texts
-
-        (content,) = FILES.contents(cache)
-        return table_of_texts(read_messages(content, rows=ROWS), cache)
+    def read(self, contents: Sequence[bytes]) -> list[Record]:
+        return read_messages(contents[0], rows=ROWS)
 
 
-def read_messages(content: bytes, *, rows: int) -> list[tuple[str, int] | None]:
+def read_messages(content: bytes, *, rows: int) -> list[Record]:
     """Text and label of each line, by itself; None where a line breaks the format.
 
     Raises:
@@ -85,7 +65,7 @@ def read_messages(content: bytes, *, rows: int) -> list[tuple[str, int] | None]:
             f'sms-spam: the file does not hold the {rows:,} rows that source "sms-spam" states. '
             "Delete it and run: sweeper data fetch sms-spam"
         )
-    found: list[tuple[str, int] | None] = []
+    found: list[Record] = []
     for line in lines:
         label, tab, text = line.rstrip("\r").partition("\t")
         found.append((text, LABELS.index(label)) if tab and label in LABELS else None)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from sweeper import checks
 from sweeper.checks import RequestError
-from sweeper.data import minilm
-from sweeper.data.columns import Block
 from sweeper.data.fetch import PublishedFiles
 from sweeper.data.given import given
-from sweeper.spec.protocols import Description
-
-if TYPE_CHECKING:
-    from sweeper.data.table import Table
+from sweeper.data.texts import Record, Texts
 
 ENDS = ("train", "validation", "test")
 TASKS = {  # training, validation and test rows, classes
@@ -29,51 +25,24 @@ EMOTION = (16_000, 2_000, 2_000, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tweets:
-    """Three parquet files with the columns text and label, as a table of frozen features; the last holds the test rows."""
+class _Tweets(Texts):
+    """Three parquet files with the columns text and label; the last holds the test rows."""
 
-    kind: ClassVar[str]
-    stated_by: ClassVar[str]
+    stated_by: ClassVar[str] = "the data set's card"
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def parts(self) -> tuple[int, int, int, int]:
+        """Training, validation and test rows, classes."""
         raise NotImplementedError
 
     @property
-    def files(self) -> PublishedFiles:
-        raise NotImplementedError
+    def sizes(self) -> tuple[int, int, int]:
+        *rows, classes = self.parts
+        return sum(rows), rows[-1], classes
 
-    @property
-    def description(self) -> Description:
-        *rows, classes = self.sizes
-        return Description(
-            rows=sum(rows),
-            features=minilm.WIDTH,
-            classes=classes,
-            test_rows=(sum(rows) - rows[-1], sum(rows)),
-            stated_by=self.stated_by,
-            norm_bound=minilm.NORM_BOUND,
-        )
-
-    @property
-    def columns(self) -> tuple[Block, ...]:
-        return (Block(name="text", width=minilm.WIDTH, summary=f"text, as features of {minilm.NAME} at norm 1"),)
-
-    def present(self, cache: str) -> bool:
-        return self.files.present(cache) and minilm.WEIGHTS.present(cache)
-
-    def fetch(self, cache: str) -> list[str]:
-        return self.files.fetch(cache) + minilm.WEIGHTS.fetch(cache)
-
-    def digest(self, cache: str) -> str:
-        return self.files.digest(cache)
-
-    def load(self, cache: str) -> Table:
-        from sweeper.data.texts import table_of_texts
-
-        *rows, classes = self.sizes
-        contents = zip(self.files.contents(cache), rows, strict=True)
-        return table_of_texts([record for one, n in contents for record in read_texts(one, n, classes, self.kind)], cache)
+    def read(self, contents: Sequence[bytes]) -> list[Record]:
+        *rows, classes = self.parts
+        return [record for one, n in zip(contents, rows, strict=True) for record in read_texts(one, n, classes, self.kind)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +51,9 @@ class Emotion(_Tweets):
 
     kind: ClassVar[str] = "emotion"
     example: ClassVar[str] = "{source: emotion, holdout: test, public: true}"
-    stated_by: ClassVar[str] = "the data set's card"
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def parts(self) -> tuple[int, int, int, int]:
         return EMOTION
 
     @property
@@ -104,7 +72,6 @@ class TweetEval(_Tweets):
     task: str = "sentiment"
     kind: ClassVar[str] = "tweet-eval"
     example: ClassVar[str] = "{source: {kind: tweet-eval, task: sentiment}, holdout: test, public: true}"
-    stated_by: ClassVar[str] = "the data set's card"
 
     def __post_init__(self) -> None:
         checks.one_of(TASKS, task=self.task)
@@ -113,7 +80,7 @@ class TweetEval(_Tweets):
         return {"task": self.task}
 
     @property
-    def sizes(self) -> tuple[int, int, int, int]:
+    def parts(self) -> tuple[int, int, int, int]:
         return TASKS[self.task]
 
     @property
@@ -122,7 +89,7 @@ class TweetEval(_Tweets):
         return given(self.kind, names, "the data set cardiffnlp/tweet_eval of Hugging Face")
 
 
-def read_texts(content: bytes, rows: int, classes: int, kind: str) -> list[tuple[str, int] | None]:
+def read_texts(content: bytes, rows: int, classes: int, kind: str) -> list[Record]:
     """Text and label of each row; None where there is no text, or a label that is not declared.
 
     Raises:

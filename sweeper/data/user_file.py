@@ -93,7 +93,7 @@ class UserFile:
     def load(self, cache: str) -> Table:
         raise NotImplementedError
 
-    def ids(self, cache: str) -> tuple[str, ...]:
+    def row_ids(self, cache: str) -> tuple[str, ...]:
         """The public keys of all rows. Reads nothing else."""
         raise NotImplementedError
 

@@ -180,7 +180,7 @@ class Driver:
     def _run_stages(self, vault: Vault, plan: Plan, progress: Progress) -> None:
         spec, proxy = plan.spec, _proxy(plan)
         for data in filter(None, (proxy, spec.data)):
-            self._admit(data, spec.budget_of)
+            self._same_as_before(vault, data, self._admit(data, spec.budget_of))
         from sweeper.launch.cluster import ray_for_one_sweep, room_for
 
         with ray_for_one_sweep(vault.directory / "ray"):
@@ -192,8 +192,19 @@ class Driver:
                     vault.add(vault.row(best).candidate, FINAL, arm)
                 self._stage(vault, plan, spec.data, FINAL, progress)
 
-    def _admit(self, data: DataSpec, budget_of: str) -> None:
-        """The files of a table, fetched if they are not here.
+    def _same_as_before(self, vault: Vault, data: DataSpec, digest: str) -> None:
+        """One sweep runs on one table: the price is that of runs on the same rows, and rows that differ may be other people's."""
+        key = f"digest of {data.source.kind}"
+        if vault.meta(key) is None:
+            vault.set_meta(key, digest)
+        elif vault.meta(key) != digest:
+            raise RequestError(
+                f"the table of source {data.source.kind} is not the one that sweep {vault.sweep} began on, so the rest cannot run: "
+                "put that one back and resume, or run a new sweep under another name"
+            )
+
+    def _admit(self, data: DataSpec, budget_of: str) -> str:
+        """The files of a table, fetched if they are not here; their digest.
 
         Refuses what is charged under another name, and what is declared public and was charged as private.
         """
@@ -209,6 +220,7 @@ class Driver:
                 "publishing trials of it uncharged would undo those guarantees. Use it as private, or another SWEEPER_HOME for a "
                 "benchmark"
             )
+        return digest
 
     def _stage(self, vault: Vault, plan: Plan, data: DataSpec, stage: str, progress: Progress) -> None:
         """Run the unsettled rows of a stage on a table, which is opened only now."""

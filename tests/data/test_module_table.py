@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import pickle
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,20 @@ def lonely():
 
 def no_id():
     return X, np.array([0, 1, 1]), np.array(["a", "", "c"])
+
+def ragged():
+    return [[1.0, "{SECRET}"], [2.0]], np.array([0, 1, 1])
+
+def leaves():
+    raise SystemExit("row 3 says {SECRET}")
+
+calls = []
+
+def counted():
+    import lazily_imported
+    calls.append(1)
+    print("a word of the user's")
+    return X + len(calls), np.array([0, 1, 1]), np.array(["a", "b", "c"])
 
 def fails():
     raise ValueError("row 3 says {SECRET}")
@@ -81,6 +98,50 @@ def test_broken_rows_are_null_records_in_their_place(own):
     assert table.labels.tolist() == [0, 0, 0, 0, 1]
 
 
+def test_the_function_is_called_once_for_a_source_and_only_the_last_table_is_held(own, tmp_path):
+    """What is digested is what is loaded, though each call of this function returns another table."""
+    (tmp_path / f"{own}.py").write_text((tmp_path / f"{own}.py").read_text().replace("lazily_imported", f"{own}_lazily"))
+    (tmp_path / f"{own}_lazily.py").write_text("")
+    one = source(own, "counted", ids=True)
+    digest, table = one.digest(""), one.load("")
+    assert (one.digest(""), one.load(""), one.row_ids("")) == (digest, table, ("a", "b", "c"))
+    assert sys.modules[own].calls == [1]
+    np.testing.assert_array_equal(table.features, np.array([[1.5, 2], [3, -2], [1, 1.25]], np.float32))
+
+    sent = pickle.loads(pickle.dumps(one))  # to a worker: the statement without the table
+    assert sent == one
+    assert sent.digest("") != digest
+    assert sys.modules[own].calls == [1, 1]
+    held = weakref.ref(sent.load(""))
+    del sent
+    gc.collect()
+    assert held() is None
+
+
+def test_what_the_function_prints_is_no_result(own, capsys, tmp_path):
+    (tmp_path / "lazily_imported.py").write_text("")
+    source(own, "counted", ids=True).load("")
+    assert capsys.readouterr() == ("", "a word of the user's\n")
+    sys.modules.pop("lazily_imported")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import nowhere_at_all", "cannot be imported (ModuleNotFoundError: no nowhere_at_all)"),
+        ("this is no Python", "cannot be imported (SyntaxError)"),
+        (f"open('{SECRET}')", "cannot be imported (FileNotFoundError)"),
+        (f"raise SystemExit('{SECRET}')", "cannot be imported (SystemExit)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_refused_by_the_kind_of_its_error(own, tmp_path, code, words):
+    (tmp_path / f"{own}_broken.py").write_text(code)
+    with pytest.raises(FieldError) as caught:
+        source(f"{own}_broken").load("")
+    assert words in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
 def test_the_digest_is_that_of_the_arrays(own):
     one = source(own).digest("")
     assert one == source(own).digest("")
@@ -97,6 +158,9 @@ def test_the_digest_is_that_of_the_arrays(own):
         ({"function": "number"}, "raised TypeError, whose words may quote rows"),
         ({"function": "fails"}, "raised ValueError, whose words may quote rows and are not shown"),
         ({"args": {"nothing": 1}}, "raised TypeError"),
+        ({"function": "leaves"}, "raised SystemExit, whose words may quote rows"),
+        ({"function": "ragged"}, "must return (features [n, d], labels [n]) as numpy arrays"),
+        ({"function": "keyed"}, "as numpy arrays; with a third array of row keys, say ids: true"),
         ({"function": "lonely"}, "must return (features [n, d], labels [n]) as numpy arrays"),
         ({"ids": True}, "must return (features [n, d], labels [n], ids [n]) as numpy arrays"),
         ({"function": "shapes"}, "must return (features [n, d], labels [n])"),

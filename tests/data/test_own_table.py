@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sweeper import catalog, cli, service
-from sweeper.checks import FieldError
+from sweeper.checks import FieldError, RequestError
 from sweeper.launch.candidate import trial_spec
 from sweeper.launch.driver import Driver
 from sweeper.launch.open_data import OpenData
@@ -146,3 +146,22 @@ def test_the_ledger_knows_the_file_by_its_digest(folder):
     (folder / "people.csv").unlink()
     with pytest.raises(FieldError, match=r"data\.source\.path = .* is no file"):
         Driver(home, silent)._admit(spec.data, spec.budget_of)
+
+
+def test_a_sweep_goes_on_only_with_the_table_it_began_on(folder):
+    file = write(folder, lines(), 600)
+    home, spec = Home().ensure(), catalog.load_spec(file)
+    Ledger(home.ledger_uri).set_budget("people", 8.0, 1e-4, "ann")
+    driver, vault = Driver(home, silent), Remembering()
+    driver._same_as_before(vault, spec.data, driver._admit(spec.data, spec.budget_of))
+    driver._same_as_before(vault, spec.data, driver._admit(spec.data, spec.budget_of))
+    spec = catalog.load_spec(write(folder, lines()[::-1], 600))
+    with pytest.raises(RequestError, match="is not the one that sweep own began on"):
+        driver._same_as_before(vault, spec.data, driver._admit(spec.data, spec.budget_of))
+
+
+class Remembering(dict):
+    """What a driver uses of a vault here."""
+
+    sweep = "own"
+    meta, set_meta = dict.get, dict.__setitem__

@@ -107,7 +107,7 @@ def test_a_broken_record_is_a_null_record_in_its_place(tmp_path, kind, column, c
     assert table.labels[place] == 0
     np.testing.assert_array_equal(table.features[others], whole.features[others])
     np.testing.assert_array_equal(table.labels[others], whole.labels[others])
-    assert table.ids == whole.ids == own.ids("") == ("a", "b", "c", "d")  # a null record keeps its id
+    assert table.ids == whole.ids == own.row_ids("") == ("a", "b", "c", "d")  # a null record keeps its id
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_line_that_cannot_be_parsed_keeps_its_id(tmp_path):
     path = write(tmp_path / "t", "csv")
     path.write_text(path.read_text().replace("b,17", 'b,"17'))
     own = source(path, "csv", id="key")
-    assert own.load("").ids == own.ids("") == ("a", "b", "c", "d")
+    assert own.load("").ids == own.row_ids("") == ("a", "b", "c", "d")
     assert own.load("").valid.tolist() == [True, False, True, True]
 
 
@@ -213,7 +213,7 @@ def test_what_is_no_such_file_says_so_and_quotes_nothing(tmp_path, kind):
 def test_a_row_without_an_id_is_refused(tmp_path, kind):
     rows = [*ROWS[:2], (None, *ROWS[2][1:]), ROWS[3]]
     own = source(write(tmp_path / "t", kind, rows), kind, id="key")
-    for read in (own.load, own.ids):
+    for read in (own.load, own.row_ids):
         with pytest.raises(RequestError, match="a row has no id"):
             read("")
 
