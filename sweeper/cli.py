@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sweeper.checks import FieldError, RequestError
-from sweeper.commands import data, ledger, price, suggest, unseal
+from sweeper.commands import data, doctor, ledger, price, suggest, unseal
 from sweeper.commands.parts import Command, add_verb, print_json, whole
 
 
@@ -385,6 +385,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger.add(verbs)
     unseal.add(verbs, _say)
     data.add(verbs)
+    doctor.add(verbs)
 
     ui = add_verb(verbs, "ui", _ui, "MLflow's pages on the right store", "sweeper ui --port 5001", machine=False)
     ui.add_argument("--port", type=whole, default=5000)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
+    from sweeper.doctor.checkup import Hear, Watch
+    from sweeper.doctor.finding import Finding
     from sweeper.planning.suggest import Suggestion
     from sweeper.store.queries import Best
 
@@ -379,6 +381,22 @@ def ui(port: int, *, home: Home | None = None) -> tuple[list[str], dict[str, str
     command, settings = store.ui_command(port), store.ui_environment()
     store.reconcile()  # no run that a killed publication left open is shown as running for ever
     return command, settings
+
+
+def doctor(
+    file: str | Path | None = None, *, home: Home | None = None, watch: Watch | None = None, hear: Hear | None = None
+) -> list[Finding]:
+    """What is wrong with this installation, this home, what they reach, and a sweep's file. Opens no data, charges nothing.
+
+    `watch` stands around each check, which may take seconds; `hear` gets each finding as soon as it is there.
+
+    Raises:
+      RequestError: there is no such file.
+    """
+    from sweeper.doctor import checkup
+
+    given = {name: value for name, value in (("watch", watch), ("hear", hear)) if value is not None}
+    return checkup.examine(None if file is None else str(file), home or Home(), **given)
 
 
 def _source(kind: str) -> Any:

@@ -72,9 +72,12 @@ def test_the_other_make_targets_exist():
 
 
 def test_the_sweep_it_shows_is_a_sweep(tmp_path):
-    block, arms = re.findall(r"```yaml\n(.*?)```", README, re.S)
+    block, model, arms = re.findall(r"```yaml\n(.*?)```", README, re.S)
     (tmp_path / "sweep.yaml").write_text(block)
     assert load_spec(tmp_path / "sweep.yaml").name == "my-sweep"
+    pictures = block.replace("source: adult", "source: fashion-mnist").replace("model: {kind: logistic}\n", model)
+    (tmp_path / "module.yaml").write_text(pictures)
+    assert load_spec(tmp_path / "module.yaml").model.shape == (1, 28, 28)
     (tmp_path / "arms.yaml").write_text(block[: block.index("space:")] + arms)  # arms stand in the place of the space
     assert list(load_spec(tmp_path / "arms.yaml").arms) == ["tuned", "quantile"]
 

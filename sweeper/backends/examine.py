@@ -27,7 +27,8 @@ from sweeper.spec.protocols import Description
 
 _FLOATS = 2**26  # of a micro-batch's gradients and activations, 256 MB
 _TOLERANCE = {"float32": 2e-3, "bfloat16": 0.2}  # of a record's gradient by one parameter tensor, but no less than ...
-_LEAST = {"float32": 0.01, "bfloat16": 1.0}  # ... of its whole gradient: float noise
+_LEAST = {"float32": 0.01, "bfloat16": 1.0}  # ... of its whole gradient, float noise, and no less than ...
+_NOISE = 1e-5  # ... of the batch's largest: where a record is fitted to the last bit its gradient is rounding alone
 _SIZES = (5, 3, 2)  # of the made-up batches
 
 
@@ -181,16 +182,17 @@ def _compared(engine: Engine, features_Bd: Tensor, labels_B: Tensor, names: Mapp
             engine.ways[failed.name] = FUNCTIONAL
             continue
         worst, wrong = 0.0, None
-        for at in range(len(labels_B)):
+        wholes = [math.sqrt(sum(float(part.double().square().sum()) for part in parts)) for parts in alone]
+        for at, whole in enumerate(wholes):
             one_B = torch.zeros(len(labels_B))
             one_B[at] = 1.0
-            whole = math.sqrt(sum(float(part.double().square().sum()) for part in alone[at])) + 1e-12
+            least = max(_LEAST[engine.precision] * whole, _NOISE * max(wholes), _NOISE)
             for place, part in enumerate(parts):
                 expected = alone[at][place].double()
                 found = part.sum(one_B).double() if part is not None else torch.zeros_like(expected)
                 length = math.sqrt(float(part.squares()[at])) if part is not None else 0.0
                 own = float(expected.norm())
-                off = max(float((found - expected).norm()), abs(length - own)) / max(own, _LEAST[engine.precision] * whole)
+                off = max(float((found - expected).norm()), abs(length - own)) / max(own, least)
                 if not off <= worst:
                     worst, wrong = off, place
         if worst <= _TOLERANCE[engine.precision]:

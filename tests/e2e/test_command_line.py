@@ -23,7 +23,7 @@ from sweeper.store.home import Home
 pytestmark = pytest.mark.timeout(120)
 
 VERBS = ("plan", "run", "resume", "best", "compare", "status", "kinds", "price", "ledger", "ledger set-budget")
-VERBS += ("data list", "data fetch", "data show", "ui", "unseal")
+VERBS += ("data list", "data fetch", "data show", "ui", "unseal", "doctor")
 
 Say = Callable[..., tuple[int, str, str]]
 
