@@ -28,6 +28,7 @@ SWEEP = -1  # the trial number of streams that belong to the sweep as a whole
 # moves an adaptive clip norm; ITERATE: which iterate is the answer):
 SAMPLING, NOISE, INIT, SCORE = "sampling", "noise", "init", "score"
 SEARCH, PREPARE, COUNT_NOISE, ITERATE = "search", "prepare", "count-noise", "iterate"
+CHECKPOINT = "checkpoint"  # of the key that a kept run is signed with
 DROPOUT = "dropout"  # of the layers of a user's module that draw while they train
 # The sweep's (SUBSET: which rows a subsample-tune sweep tunes on):
 COUNT, CANDIDATES, TIES, SUBSET = "count", "candidates", "ties", "subset"
@@ -91,6 +92,10 @@ class Streams:
     def bits(self, purpose: str) -> BitSource:
         """An endless stream of bits, for draws in exact arithmetic."""
         return BitSource(self._bytes(b"bits", purpose, SECRET_BYTES))
+
+    def key(self, purpose: str) -> bytes:
+        """32 bytes to sign with. Never released."""
+        return self._bytes(b"key", purpose, SECRET_BYTES)
 
     def _bytes(self, consumer: bytes, purpose: str, length: int) -> bytes:
         if not isinstance(purpose, str) or not purpose:

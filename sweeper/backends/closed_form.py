@@ -94,6 +94,13 @@ class LinearProblem:
     def batch(self, rows_B: np.ndarray) -> LinearBatch:
         return LinearBatch(self, torch.from_numpy(rows_B))
 
+    def state(self) -> None:
+        """A run changes nothing of it."""
+        return
+
+    def restore(self, state: None) -> None:
+        return None
+
     def label_counts(self, rows: np.ndarray | None = None) -> Tensor:
         """Rows with each label [classes]; broken ones are counted as left out."""
         squares_n, labels_n = self._squares_n1.squeeze(1), self._labels_n

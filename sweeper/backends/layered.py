@@ -74,6 +74,13 @@ class LayeredProblem:
         """A network is not convex in its parameters."""
         return None
 
+    def state(self) -> None:
+        """A run changes nothing of it."""
+        return
+
+    def restore(self, state: None) -> None:
+        return None
+
     def label_counts(self, rows: np.ndarray | None = None) -> Tensor:
         """Rows with each label [classes]; broken ones are counted as left out."""
         counts_K, broken = self._stored.label_counts(self._description.classes, rows)

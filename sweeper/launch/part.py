@@ -30,6 +30,16 @@ class PartProblem:
     def nonfinite(self) -> int:
         return self._whole.nonfinite
 
+    @nonfinite.setter
+    def nonfinite(self, count: int) -> None:
+        self._whole.nonfinite = count
+
+    def state(self) -> Any:
+        return self._whole.state()
+
+    def restore(self, state: Any) -> None:
+        self._whole.restore(state)
+
     def start(self, streams: Streams) -> Tensor:
         return self._whole.start(streams)
 

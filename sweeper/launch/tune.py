@@ -23,6 +23,7 @@ from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from sweeper.launch.checkpoints import TrialKeep
 from sweeper.launch.cluster import room_for
 from sweeper.launch.keeper import Keeper
 from sweeper.launch.open_data import OpenData
@@ -69,10 +70,13 @@ class Runner(tune.Trainable):
 
         claimed = ray.get(self._keeper.claim.remote(self._index))
         if claimed is not None:
-            trial, streams = claimed
-            outcome = guarded(self._worker, trial, streams)
+            keep = TrialKeep(streams=claimed.streams, reference=claimed.reference, found=claimed.kept, store=self._store)
+            outcome = guarded(self._worker, claimed.trial, claimed.streams, keep)
             ray.get(self._keeper.settle.remote(self._index, outcome.result, outcome.error, outcome.output))
         return {"settled": 1, "done": True}
+
+    def _store(self, content: bytes) -> None:
+        ray.get(self._keeper.keep.remote(self._index, content))
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         return None

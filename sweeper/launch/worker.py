@@ -23,6 +23,7 @@ from sweeper.seeds import Streams
 from sweeper.spec.protocols import Problem
 from sweeper.spec.result import TrialResult
 from sweeper.spec.sweep import TrialSpec
+from sweeper.trainers.checkpoint import Keep
 
 
 class Worker:
@@ -32,19 +33,21 @@ class Worker:
         self.data = data
         self._problems: dict[Any, Problem] = {}
 
-    def run(self, trial: TrialSpec, streams: Streams) -> TrialResult:
+    def run(self, trial: TrialSpec, streams: Streams, keep: Keep | None = None) -> TrialResult:
         """Train, score, and part what is paid for from what is not.
 
         Guarantee: `released` costs what planning.trial_event says: the training event, and discrete Laplace noise on the count of
         correct records of the scored split, over its public number. Relation: the trainer's. Everything else is in `sealed`.
         A trial with a part trains, and scores on training rows, inside its part alone.
+        keep: where a long run's state is kept, and what it goes on from; changes no result.
         """
         started = time.perf_counter()
         problem, rows, share = self._problem(trial), self.data.train_rows, 1.0
         if trial.part is not None:
             inside = secret_part(len(rows), trial.part.fraction, streams, trial.arm) ^ trial.part.rest
             problem, rows, share = PartProblem(problem, inside), rows[inside], trial.part.share
-        fitted = trial.trainer.fit(problem, trial.clip, trial.step, trial.noise_multiplier, streams, share=share)
+        resuming = {"keep": keep} if keep is not None and getattr(trial.trainer, "resumable", False) else {}
+        fitted = trial.trainer.fit(problem, trial.clip, trial.step, trial.noise_multiplier, streams, share=share, **resuming)
         params_P = problem.released(fitted.params_P)
         trained = time.perf_counter()
         scored = share * len(self.data.train_rows)
@@ -57,6 +60,7 @@ class Worker:
             **fitted.sealed,
             "correct": correct,
             "diverged": not finite,
+            "resumed_from": 0 if keep is None else keep.resumed_from,
             "seconds_training": trained - started,
             "seconds_scoring": time.perf_counter() - trained,
         }
@@ -90,7 +94,7 @@ class Outcome:
     output: str
 
 
-def guarded(worker: Worker, trial: TrialSpec, streams: Streams) -> Outcome:
+def guarded(worker: Worker, trial: TrialSpec, streams: Streams, keep: Keep | None = None) -> Outcome:
     """Run a trial so that nothing it raises or prints leaves the worker but through the returned record.
 
     A trial that fails here failed after data was opened, for a reason data may have influenced: it is never redrawn.
@@ -99,7 +103,7 @@ def guarded(worker: Worker, trial: TrialSpec, streams: Streams) -> Outcome:
     result, error = None, ""
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         try:
-            result = worker.run(trial, streams)
+            result = worker.run(trial, streams, *([] if keep is None else [keep]))
         except (Exception, SystemExit):  # an exit, too, would kill the worker and have the trial run again
             error = traceback.format_exc()
     return Outcome(result, error, printed.getvalue()[-20_000:])

@@ -203,6 +203,14 @@ class Problem(Protocol):
         """The minibatch with these row positions."""
         ...
 
+    def state(self) -> Any:
+        """What a run in progress changes of the problem itself (random numbers it draws); picklable, to be kept with the run."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Put back what `state` gave."""
+        ...
+
     def label_counts(self, rows: Any = None) -> Tensor:
         """How many training rows (or of these) have each label [classes], int64. Null records and broken ones add nothing."""
         ...

@@ -21,7 +21,7 @@ from sweeper.checks import RequestError
 from sweeper.privacy.durable import connect, create_private, transaction
 from sweeper.seeds import BitSource
 from sweeper.spec.result import TrialResult
-from sweeper.store.vault_files import build_then_rename, close_down, directory_of, sweeps
+from sweeper.store.vault_files import build_then_rename, close_down, directory_of, drop_kept, read_kept, sweeps, write_kept
 from sweeper.store.vault_rows import (
     ADD,
     CLAIM,
@@ -200,6 +200,16 @@ class Vault:
         """Record that a trial failed for a reason data may have influenced. It counts as run, without a score, for good."""
         return self._settle(index, FAILED, (None, None, None, None, None, text(error), text(output)))
 
+    def checkpoint(self, index: int) -> bytes | None:
+        """The state of a trial that was kept in the middle of it; None: none was, or it is settled."""
+        return read_kept(self.directory, index)
+
+    def keep_checkpoint(self, index: int, content: bytes) -> None:
+        """Keep a running trial's state, whole or not at all. Of a trial that is settled nothing is kept."""
+        with self._lock:
+            if self.row(index).state not in (SETTLED, FAILED):
+                write_kept(self.directory, index, content)
+
     # The end of the sweep.
 
     def winner(
@@ -265,6 +275,7 @@ class Vault:
     def _settle(self, index: int, state: str, values: tuple[Any, ...]) -> bool:
         with self._lock, transaction(self._db):
             if self._db.execute(SETTLE, (state, now(), *values, index)).rowcount == 1:
+                drop_kept(self.directory, index)  # the same record again would not need it, and a lost one replays from the start
                 return True
             if self.row(index).state == SEALED:
                 raise ValueError(f"a trial of sweep {self.sweep} was settled before it was claimed")

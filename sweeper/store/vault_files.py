@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +62,38 @@ def close_down(directory: Path) -> None:
     _sync(directory.parent)
     shutil.rmtree(hidden)
     _sweep_out(directory.parent)
+
+
+def read_kept(directory: Path, index: int) -> bytes | None:
+    """A trial's state, if one is kept."""
+    try:
+        return _kept(directory, index).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def write_kept(directory: Path, index: int, content: bytes) -> None:
+    """In the place of an earlier one, on disk before it returns; mode 0600."""
+    path = _kept(directory, index)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor, part = tempfile.mkstemp(dir=path.parent, suffix=".part")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
+        raise
+
+
+def drop_kept(directory: Path, index: int) -> None:
+    _kept(directory, index).unlink(missing_ok=True)
+
+
+def _kept(directory: Path, index: int) -> Path:
+    return directory / "checkpoints" / f"{index}"
 
 
 def _taken(sweep: str) -> RequestError:

@@ -27,6 +27,7 @@ from sweeper.step.search import MOST_EPSILON
 from sweeper.trainers import round_price
 from sweeper.trainers.averaging import AVERAGES, Reservoir
 from sweeper.trainers.budget_rule import ANEW, BudgetRule, Budgets
+from sweeper.trainers.checkpoint import Keep, keep_now, kept
 from sweeper.trainers.minibatch import both_wanted, chosen, prepared
 from sweeper.trainers.round_price import LEAST_COST, LEAST_SHARE, Allowance, Round
 
@@ -58,6 +59,7 @@ class LineSearched(BudgetRule, ABC):
     normalises: ClassVar[bool] = False  # steps are taken along the noisy gradient at length 1
     raises_clip: ClassVar[bool] = False  # clip norm and loss bound come down when the gradient's budget goes up
     attempts: ClassVar[int | None] = None
+    resumable: ClassVar[bool] = True  # `fit` takes `keep`
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -137,26 +139,35 @@ class LineSearched(BudgetRule, ABC):
         on_step: Callable[[int], None] | None = None,
         *,
         share: float = 1.0,
+        keep: Keep | None = None,
     ) -> Fitted:
         """Rounds until one does not fit. `on_step` hears the number of rounds done, nothing else.
 
         share: the public share of the rows that the problem lets into a batch; sums are divided by share * the expected batch.
+        keep: where the run's state is kept from time to time, and what it goes on from; the result is the same, bit for bit.
         """
-        from sweeper.trainers.line_searched_run import Run
+        from sweeper.trainers.line_searched_run import Rounds, Run
 
         divisor, sum_noise = share * self.expected_batch(problem.rows), clip.sum_noise(step.gradient_noise(noise_multiplier))
-        ready_clip, ready_step = prepared(self, problem, clip, step, sum_noise, streams, share)
-        terms = self.terms(problem.rows, noise_multiplier, clip, step)
-        allowance = Allowance(terms.capacity, max(LEAST_COST, LEAST_SHARE * terms.start))
-        run = Run(self, problem, ready_clip, ready_step, noise_multiplier, streams, divisor)
-        draws, answer, rounds = streams.generator(seeds.SAMPLING), Reservoir(self.average, run.params_P, streams), 0
+        terms, nonfinite = self.terms(problem.rows, noise_multiplier, clip, step), problem.nonfinite
+        found = kept(keep, problem, Rounds)
+        if found is None:
+            ready = prepared(self, problem, clip, step, sum_noise, streams, share)
+            allowance = Allowance(terms.capacity, max(LEAST_COST, LEAST_SHARE * terms.start))
+            run = Run(self, problem, *ready, noise_multiplier, streams, divisor)
+            answer = Reservoir(self.average, run.params_P, streams)
+            found = Rounds(run, ready, allowance, answer, streams.generator(seeds.SAMPLING))
+        run, allowance, answer = found.run, found.allowance, found.answer
+        run.problem, run.nonfinite_before = problem, nonfinite
         while allowance.admits(self.cost(problem.rows, noise_multiplier, clip, step, run.budgets, run.due, terms.order)):
-            run.round(rounds, self.draw(problem.rows, draws), allowance.left)
-            rounds += 1
+            run.round(found.done, self.draw(problem.rows, found.draws), allowance.left)
+            found.done += 1
             answer.hear(1.0 - allowance.left, run.params_P)
+            if keep is not None and keep.due():
+                keep_now(keep, found, problem, problem.nonfinite - nonfinite)
             if on_step is not None:
-                on_step(rounds)
-        return Fitted(answer.params_P, run.diagnostics(), chosen(clip, step, ready_clip, ready_step, self.steps), run.watch.trace)
+                on_step(found.done)
+        return Fitted(answer.params_P, run.diagnostics(), chosen(clip, step, *found.ready, self.steps), run.watch.trace)
 
     def terms(self, rows: int, noise_multiplier: float, clip: Clip, step: Any) -> Terms:
         """Order and capacity, from public numbers alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeper import seeds
@@ -15,7 +16,21 @@ from sweeper.trainers.watch import Watch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sweeper.trainers.averaging import Reservoir
     from sweeper.trainers.line_searched import LineSearched
+    from sweeper.trainers.round_price import Allowance
+
+
+@dataclass
+class Rounds:
+    """A run with what stands around it: the policies as prepared, what is left to spend, the answer so far, the sampler's place."""
+
+    run: Run
+    ready: tuple[Clip, Any]
+    allowance: Allowance
+    answer: Reservoir
+    draws: Any
+    done: int = 0  # rounds
 
 
 class Run:
@@ -41,7 +56,11 @@ class Run:
         self._angles, self._iteration, self._lowered = Angles(trainer.window), 0, False
         self._clip_norm = 0.0  # of the last look at the gradient
         self._made = dict.fromkeys((ANEW, REFINE, AGAIN), 0)
-        self._updates, self._nonfinite = 0, problem.nonfinite
+        self._updates, self.nonfinite_before = 0, problem.nonfinite
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the problem, which whoever goes on has."""
+        return {name: value for name, value in vars(self).items() if name != "problem"}
 
     def round(self, number: int, rows_B: Any, budget_left: float) -> None:
         """All attempts on one batch, which has been paid for."""
@@ -146,4 +165,4 @@ class Run:
         """Sealed. The trace is closed."""
         self.watch.end()
         counts = {"iterations": self._iteration, "updates": self._updates, **{f"attempts_{k}": v for k, v in self._made.items()}}
-        return self.watch.diagnostics() | counts | {"nonfinite": self.problem.nonfinite - self._nonfinite}
+        return self.watch.diagnostics() | counts | {"nonfinite": self.problem.nonfinite - self.nonfinite_before}

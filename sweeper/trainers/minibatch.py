@@ -19,6 +19,7 @@ from sweeper.privacy.events import REPLACE_ONE, Composed, Event, Repeated
 from sweeper.seeds import Streams
 from sweeper.spec.protocols import Clip, Facts, Fitted, Look, Problem, Step, Trainer
 from sweeper.trainers.averaging import AVERAGES, Answer
+from sweeper.trainers.checkpoint import Keep, keep_now, kept
 from sweeper.trainers.noise import gaussian_
 from sweeper.trainers.watch import Watch
 
@@ -32,6 +33,23 @@ class Rule(Protocol):
     def direction(self, gradient_P: Tensor, noise_std: float) -> Tensor:
         """What is subtracted, times the step size. noise_std: of each coordinate of the gradient. May overwrite the gradient."""
         ...
+
+
+@dataclass(kw_only=True)
+class Running:
+    """A run in progress: all that a step changes, and the generators where they stand. The sampler's place is that of `draws`."""
+
+    params_P: Tensor
+    rule: Rule
+    ready: tuple[Clip, Step]  # the policies as prepared on the data
+    policy: Clip
+    answer: Answer
+    watch: Watch
+    draws: Any
+    noise: Any
+    searching: Any
+    counting: Any
+    done: int = 0  # steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +70,7 @@ class MinibatchTrainer(ABC):
     tail_fraction: float = 0.5  # of the steps, for average: tail
     radius: float | None = None  # of the ball around 0 that iterates are projected on; None: no ball
     kind: ClassVar[str]
+    resumable: ClassVar[bool] = True  # `fit` takes `keep`
 
     def __post_init__(self) -> None:
         checks.whole(1, batch_size=self.batch_size, steps=self.steps)
@@ -113,31 +132,28 @@ class MinibatchTrainer(ABC):
         on_step: Callable[[int], None] | None = None,
         *,
         share: float = 1.0,
+        keep: Keep | None = None,
     ) -> Fitted:
         """What comes of exactly `steps` steps. `on_step` hears the number of steps done, nothing else.
 
         share: the public share of the rows that the problem lets into a batch; sums are divided by share * batch_size.
+        keep: where the run's state is kept from time to time, and what it goes on from; the result is the same, bit for bit.
         """
-        sampler, draws, noise = self._sampler(problem.rows), streams.generator(seeds.SAMPLING), streams.torch_generator(seeds.NOISE)
-        params_P = problem.start(streams)
-        divisor, whole_noise = share * self.batch_size, step.gradient_noise(noise_multiplier)
-        sum_noise = clip.sum_noise(whole_noise)
-        ready = prepared(self, problem, clip, step, sum_noise, streams, share)
-        policy, stepper = ready
-        rule, noise_P = self.rule(params_P, sum_noise), params_P.new_empty(params_P.shape)
-        answer = Answer(self.average, self.tail_fraction, self.steps, params_P, streams)
-        watch, nonfinite = Watch(self.steps), problem.nonfinite
-        searching = streams.generator(seeds.SEARCH) if stepper.searches else draws
-        counting = streams.generator(seeds.COUNT_NOISE) if policy.counts else draws
-        for t in range(self.steps):
+        sampler, divisor = self._sampler(problem.rows), share * self.batch_size
+        whole_noise = step.gradient_noise(noise_multiplier)
+        sum_noise, nonfinite = clip.sum_noise(whole_noise), problem.nonfinite
+        run = kept(keep, problem, Running) or self._begun(problem, clip, step, sum_noise, streams, share)
+        params_P, rule, answer, watch, noise = run.params_P, run.rule, run.answer, run.watch, run.noise
+        policy, stepper, noise_P = run.policy, run.ready[1], params_P.new_empty(params_P.shape)
+        for t in range(run.done, self.steps):
             now, due = policy.at(t, self.steps), watch.due(t)
-            rows_B = sampler.draw(draws)
+            rows_B = sampler.draw(run.draws)
             watch.drew(len(rows_B))
             batch = problem.batch(rows_B)
             factors = watch.factors(now.factors) if due else now.factors
             if now.counts:
                 gradient_P, count = batch.sum_and_count(params_P, factors, now.counted)
-                policy = policy.moved((count + counting.normal(0.0, now.count_std(whole_noise))) / divisor)
+                policy = policy.moved((count + run.counting.normal(0.0, now.count_std(whole_noise))) / divisor)
             else:
                 gradient_P = batch.sum(params_P, factors, by_layer=now.by_layer)
             std = sum_noise * now.sensitivity
@@ -157,7 +173,7 @@ class MinibatchTrainer(ABC):
                     direction_P=direction_P,
                     batch=batch,
                     problem=problem,
-                    draws=searching,
+                    draws=run.searching,
                 )
             )
             params_P.add_(direction_P, alpha=-size)
@@ -167,10 +183,31 @@ class MinibatchTrainer(ABC):
             if due:
                 watch.seal(t, len(rows_B))
                 watch.release(t, step_size=size, clip_norm=now.sensitivity)
+            if keep is not None and keep.due():
+                run.policy, run.done = policy, t + 1
+                keep_now(keep, run, problem, problem.nonfinite - nonfinite)
             if on_step is not None:
                 on_step(t + 1)
         sealed = watch.diagnostics() | {"nonfinite": problem.nonfinite - nonfinite}
-        return Fitted(answer.params_P, sealed, chosen(clip, step, *ready, self.steps), watch.trace)
+        return Fitted(answer.params_P, sealed, chosen(clip, step, *run.ready, self.steps), watch.trace)
+
+    def _begun(self, problem: Problem, clip: Clip, step: Step, sum_noise: float, streams: Streams, share: float) -> Running:
+        draws, noise = streams.generator(seeds.SAMPLING), streams.torch_generator(seeds.NOISE)
+        params_P = problem.start(streams)
+        ready = prepared(self, problem, clip, step, sum_noise, streams, share)
+        policy, stepper = ready
+        return Running(
+            params_P=params_P,
+            rule=self.rule(params_P, sum_noise),
+            ready=ready,
+            policy=policy,
+            answer=Answer(self.average, self.tail_fraction, self.steps, params_P, streams),
+            watch=Watch(self.steps),
+            draws=draws,
+            noise=noise,
+            searching=streams.generator(seeds.SEARCH) if stepper.searches else draws,
+            counting=streams.generator(seeds.COUNT_NOISE) if policy.counts else draws,
+        )
 
     def _sampler(self, rows: int) -> Sampler:
         return SAMPLERS[self.sampling](rows=rows, batch_size=self.batch_size)

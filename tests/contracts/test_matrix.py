@@ -320,3 +320,49 @@ def test_what_a_run_tells_is_parted(trainer: str, clip: str, step: str) -> None:
     assert len(lengths) == 1
     assert lengths.pop() <= 200
     assert all(isinstance(value, float) for values in fitted.trace.values() for value in values)
+
+
+class Kept:
+    """A place to keep a run's state, due after every round."""
+
+    def __init__(self) -> None:
+        self.content: bytes | None = None
+        self.resumed_from = 0
+
+    def load(self) -> bytes | None:
+        return self.content
+
+    def due(self) -> bool:
+        return True
+
+    def save(self, content: bytes) -> None:
+        self.content = content
+
+
+class Lost(Exception):
+    pass
+
+
+def lost_after(rounds: int) -> Any:
+    def hear(done: int) -> None:
+        if done == rounds:
+            raise Lost
+
+    return hear
+
+
+@every_run
+def test_a_run_that_is_lost_twice_goes_on_bit_for_bit(trainer: str, clip: str, step: str) -> None:
+    """On a problem of its own each time, as another worker would have. One record is broken, and counted once."""
+    case = Case(trainer, clip, step)
+    broken = spoilt(case.full, 3, np.nan)
+    whole, keep = case.fit(case.problem(broken)), Kept()
+    for rounds in (2, 5):
+        with pytest.raises(Lost):
+            case.fit(case.problem(broken), keep=keep, on_step=lost_after(rounds))
+    heard: list[int] = []
+    found = case.fit(case.problem(broken), keep=keep, on_step=heard.append)
+    assert keep.resumed_from == 5
+    assert heard[:1] in ([6], [])  # a search may have ended the run before
+    assert torch.equal(found.params_P, whole.params_P)
+    assert (found.sealed, found.chosen, found.trace) == (whole.sealed, whole.chosen, whole.trace)
