@@ -75,6 +75,8 @@ def examined(model: ModuleModel, description: Description) -> Examination:
         engine.ways[name] = RULE if way == GHOST and model.per_record == HOOKS else way
     worst, checked, each = 0.0, 0, 0
     with _untouched(engine, module):
+        _one_output_per_class(engine, next(_made_up(module, model, description))[0], description)
+    with _untouched(engine, module):
         for precision, moved in dict.fromkeys((("float32", False), ("float32", True), (model.precision, True))):
             engine.precision = precision
             with _moved(engine) if moved else nullcontext():

@@ -53,7 +53,8 @@ class ModuleProblem:
         self._engine = Engine(self._user, self._module, self.examination.ways)
         self.chunk = self.examination.microbatch
         self._chunk_Bd = torch.empty(self.chunk, description.features)
-        self._draws, self._random = bool(dropouts(self._module)), torch.empty(0)
+        self._draws = bool(dropouts(self._module))
+        self._random: Tensor | None = None  # where the trial's own generator stands; before `start`, a fixed one
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -106,11 +107,19 @@ class ModuleProblem:
         raise FieldError("model.kind", self.model.kind, rule, "Use a linear model, or a policy that asks for none.")
 
     def penalty(self, params_P: Tensor) -> float:
-        """None: a penalty of the user's own belongs to no record, and is not part of the loss."""
-        return 0.0
+        """l2 / 2 times the squared norm of the weights."""
+        weights = self._weights(params_P) if self.model.l2 else []
+        return 0.5 * self.model.l2 * sum(float(weight.double().square().sum()) for weight in weights)
 
     def add_penalty_(self, gradient_P: Tensor, params_P: Tensor) -> None:
-        return None
+        if self.model.l2:
+            for gradient, weights in zip(self._weights(gradient_P), self._weights(params_P), strict=True):
+                gradient.add_(weights, alpha=self.model.l2)
+
+    def _weights(self, vector_P: Tensor) -> list[Tensor]:
+        """The parts of a vector that belong to parameters of two or more dimensions."""
+        parts = vector_P.split(self.layers)
+        return [part for part, parameter in zip(parts, self._trained, strict=True) if parameter.dim() > 1]
 
     def clipped_sum(
         self,

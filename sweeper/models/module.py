@@ -33,6 +33,7 @@ class ModuleModel:
     precision: str = PRECISIONS[0]  # bfloat16: forward and backward pass in it; norms, sums and noise stay in float32 or better
     per_record: str = AUTO  # ghost norms where the layers allow; hooks: every record's gradient is built
     microbatch: int | None = None  # records worked off at once; None: what fits in about a quarter of a GB
+    l2: float = 0.0  # of a penalty l2/2 times the squared norm of the weights: trained parameters of two or more dimensions
     replace: bool = False  # layers that mix records, by their private stand-ins (batch norm by group norm), and says so
     kind: ClassVar[str] = "module"
     backend: ClassVar[str] = "opacus"
@@ -51,6 +52,7 @@ class ModuleModel:
                 checks.whole(1, shape=side)
             object.__setattr__(self, "shape", tuple(self.shape))
         checks.flag(integers=self.integers, replace=self.replace)
+        checks.non_negative(l2=self.l2)
         checks.one_of(PRECISIONS, precision=self.precision)
         checks.one_of((AUTO, HOOKS), per_record=self.per_record)
         if self.microbatch is not None:

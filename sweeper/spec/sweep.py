@@ -298,6 +298,10 @@ class SweepSpec:
     def _theory_faults(self, clip: Any, step: Any) -> Iterator[FieldError]:
         """A theorem's step size with another's clip norm, with other constants, or on a loss that it does not speak of."""
         theorem = step.theorem
+        if not hasattr(self.model, "parameters"):
+            rule = f"needs the number of parameters before data is opened, and model {self.model.kind} is built later"
+            yield FieldError("space.step.policy", step.kind, rule, "Use policy: fixed, coupled, or a search.")
+            return
         if clip.kind != "heavy-tail" and theorem != "5.4":
             rule = f"gives the clip norm too, and clip policy {clip.kind} gives another"
             hint = f"Use clip: {{policy: heavy-tail, theorem: '{theorem}', ...}}, or theorem: '5.4'."

@@ -16,12 +16,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweeper.backends.closed_form import CHUNK, LinearProblem
 from sweeper.backends.layered import LayeredProblem
+from sweeper.backends.opacus import ModuleProblem
 from sweeper.clip.fixed import FixedClip
 from sweeper.data.table import Table
 from sweeper.models.convnet import ConvNet
 from sweeper.models.linear import Logistic, Softmax, Svm
 from sweeper.models.mlp import Mlp
+from sweeper.models.module import ModuleModel
 from sweeper.spec.protocols import Description
+
+
+def own(kind: str, classes: int = 10, **more) -> ModuleModel:
+    return ModuleModel(module="user_nets:network", args={"kind": kind, "classes": classes}, **more)
+
 
 # (how to build the problem, model kind for the oracle, classes)
 PROBLEMS = {
@@ -46,10 +53,16 @@ PROBLEMS = {
         "convnet-mean",
         3,
     ),
+    "module-mlp": (functools.partial(ModuleProblem, model=own("mlp-relu")), "mlp-relu", 10),
+    "module-mlp-pixels": (functools.partial(ModuleProblem, model=own("mlp-tanh", 2), pixels=True), "mlp-tanh", 2),
+    "module-mlp-hooks": (functools.partial(ModuleProblem, model=own("mlp-relu", per_record="hooks")), "mlp-relu", 10),
+    "module-convnet": (functools.partial(ModuleProblem, model=own("convnet")), "convnet", 10),
+    "module-convnet-mean": (functools.partial(ModuleProblem, model=own("convnet-mean", 3, microbatch=16)), "convnet-mean", 3),
 }
 every_problem = pytest.mark.parametrize(("build", "kind", "classes"), PROBLEMS.values(), ids=PROBLEMS)
 BOUNDED = {name: row for name, row in PROBLEMS.items() if row[1] in LINEAR}  # something bounds a record's gradient at every point
 every_bounded = pytest.mark.parametrize(("build", "kind", "classes"), BOUNDED.values(), ids=BOUNDED)
+LEAN = {name: row for name, row in PROBLEMS.items() if "hooks" not in name}  # hooks build every record's gradient
 CLIP = FixedClip(clip_norm=0.5)
 FEATURES = 12
 
@@ -142,7 +155,7 @@ def test_a_huge_batch_is_processed_in_chunks_and_equals_one_big_sum(build, kind,
     assert shapes == chunks(problem, rows)
 
 
-@every_problem
+@pytest.mark.parametrize(("build", "kind", "classes"), LEAN.values(), ids=LEAN)
 def test_nothing_as_large_as_per_record_gradients_is_built(build, kind, classes):
     class Largest(TorchDispatchMode):
         size = 0

@@ -15,10 +15,13 @@ import torch
 from small import blobs, spoilt, without
 
 from sweeper import catalog
+from sweeper.backends.choice import problem_of
 from sweeper.backends.closed_form import LinearProblem, evaluate
 from sweeper.checks import FieldError
 from sweeper.launch.part import PartProblem
 from sweeper.models.linear import Logistic, Softmax
+from sweeper.models.mlp import Mlp
+from sweeper.models.module import ModuleModel
 from sweeper.privacy.events import AdaptiveQuantileStep, Composed, Event, Gaussian, PoissonSubsampled, Repeated
 from sweeper.seeds import Streams, secret_from_seed
 from sweeper.trainers import line_searched_run, minibatch
@@ -320,6 +323,31 @@ def test_what_a_run_tells_is_parted(trainer: str, clip: str, step: str) -> None:
     assert len(lengths) == 1
     assert lengths.pop() <= 200
     assert all(isinstance(value, float) for values in fitted.trace.values() for value in values)
+
+
+NETWORKS = {
+    "layered": Mlp(hidden=(5,)),
+    "opacus": ModuleModel(module="user_nets:head_of", args={"features": 6, "classes": 4}),
+}
+
+
+@every_run
+@pytest.mark.parametrize("backend", NETWORKS)
+def test_the_other_backends_run_it_and_replay_it(trainer: str, clip: str, step: str, backend: str) -> None:
+    """Two workers' problems give the same bits; other streams give others. What networks cannot promise is refused by name."""
+    case = Case(trainer, clip, step)
+    problems = [
+        problem_of(NETWORKS[backend], description=case.description, table=case.full, rows=np.arange(ROWS)) for _ in range(2)
+    ]
+    if case.clip.lipschitz:  # a file that asks for it is refused earlier, by name
+        with pytest.raises(FieldError):
+            case.fit(problems[0])
+        return
+    first, again, other = case.fit(problems[0]), case.fit(problems[1]), case.fit(problems[0], trial=1)
+    assert torch.isfinite(first.params_P).all()
+    assert torch.equal(first.params_P, again.params_P)
+    assert first.sealed == again.sealed
+    assert not torch.equal(first.params_P, other.params_P)
 
 
 class Kept:
