@@ -54,7 +54,7 @@ bench: $(VENV)/.installed-test ## speed, as ratios to peers in the same run
 acceptance: $(VENV)/.installed-test ## accuracy figures: quickstart sweeps, and every policy beside a broken twin (about five minutes)
 	@$(BIN)/python tests/acceptance/acceptance.py
 	@$(BIN)/python tests/acceptance/policies.py
-	@$(BIN)/python tests/acceptance/networks.py
+	@$(BIN)/python tests/acceptance/fashion_networks.py
 
 clean: ## remove what make and the tools made; keeps .sweeper, where your results and your ledger are
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,4 +1,4 @@
-"""Networks on Fashion-MNIST at a whole bill of epsilon 2, on the public test rows: `python tests/acceptance/networks.py`.
+"""Networks on Fashion-MNIST at a whole bill of epsilon 2, on the public test rows: `python tests/acceptance/fashion_networks.py`.
 
 The job files of the MLP and of the papers' CNN, and the same CNN as a torch module of the user's own, through ghost norms and
 through hooks: same data, steps, price and clip norm. Exit 1 where one is below its floor. Two to six minutes.
@@ -42,7 +42,7 @@ def cnn() -> nn.Module:
 
 def main() -> int:
     torch.set_num_threads(1)
-    own = {way: ModuleModel(module="networks:cnn", shape=(1, 28, 28), per_record=way) for way in ("auto", "hooks")}
+    own = {way: ModuleModel(module="fashion_networks:cnn", shape=(1, 28, 28), per_record=way) for way in ("auto", "hooks")}
     rows = [
         ("mlp", "fashion_mlp_no_tuning.yaml", None),
         ("convnet", "fashion_cnn_no_tuning.yaml", None),
