@@ -6,14 +6,17 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from small import table, without
 
 from sweeper.backends.closed_form import LinearProblem
 from sweeper.backends.layered import LayeredProblem
+from sweeper.backends.opacus import ModuleProblem
 from sweeper.clip.base import BLOCK, MARGIN
 from sweeper.clip.fixed import FixedClip
 from sweeper.models.linear import Logistic
 from sweeper.models.mlp import Mlp
+from sweeper.models.module import ModuleModel
 from sweeper.seeds import Streams, secret_from_seed
 from sweeper.spec.protocols import Description
 
@@ -66,6 +69,20 @@ def test_a_long_table_moves_by_at_most_the_clip_norm():
 def test_a_network_moves_by_at_most_the_clip_norm():
     features, labels = drifting(4096 + round(MARGIN * 4096), 256, 0.26, every=128)
     assert moved(lambda **k: LayeredProblem(model=Mlp(hidden=(1,)), **k), features, labels) <= 1.0
+
+
+@pytest.mark.parametrize("per_record", ["auto", "hooks"])
+@pytest.mark.parametrize("extra", range(4))
+def test_a_module_moves_by_at_most_the_clip_norm(per_record, extra):
+    """One dense layer with two outputs, from zeros. Each of its coordinates climbs at 1 / sqrt(2) of the clip norm a record."""
+    model = ModuleModel(module="user_nets:head", args={"width": 1, "classes": 2}, per_record=per_record)
+
+    def zeros(problem):
+        return torch.zeros(sum(problem.layers))
+
+    for climb, pulls, every in ((round(BLOCK * 0.7), BLOCK, 1), (round(4096 * (1 + MARGIN) * math.sqrt(2)), 256, 128)):
+        features, labels = drifting(climb + extra, pulls, 0.26, every=every)
+        assert 0.9 < moved(lambda **k: ModuleProblem(model=model, **k), features, labels, zeros) <= 1.0
 
 
 def test_the_margin_is_the_bound_on_what_a_block_loses():
