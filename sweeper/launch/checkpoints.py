@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import hmac
 import os
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
 
-from sweeper import seeds
-from sweeper.checks import RequestError
+from sweeper import __version__, checks, seeds
+from sweeper.checks import FieldError, RequestError
 from sweeper.seeds import Streams
 
 SECONDS = "SWEEPER_CHECKPOINT_SECONDS"  # of training between two states: what a lost worker costs at most
@@ -27,7 +30,7 @@ def signed(content: bytes, streams: Streams, reference: str) -> bytes:
 
 
 def opened(kept: bytes, streams: Streams, reference: str) -> bytes:
-    """The state, if it was signed for this trial, sweep, charge and version of the file.
+    """The state, if it was signed for this trial, sweep, charge and version of the file, by the versions that run here.
 
     Raises:
       RequestError: it was not: its privacy cost may stand in no ledger, and its bytes may be anybody's.
@@ -35,14 +38,37 @@ def opened(kept: bytes, streams: Streams, reference: str) -> bytes:
     begin, signature, content = kept[: len(_BEGIN)], kept[len(_BEGIN) :][:_SIGNATURE], kept[len(_BEGIN) + _SIGNATURE :]
     if begin != _BEGIN or not hmac.compare_digest(signature, _signature(content, streams, reference)):
         raise RequestError(
-            "a checkpoint in the vault was not saved by this trial under this charge, and is not loaded: what it cost may stand in "
-            "no ledger. The trial starts again from its first step, with the same noise"
+            "a checkpoint in the vault was not saved by this trial under this charge with these versions of Python and its "
+            "packages, and is not loaded: what it cost may stand in no ledger. The trial starts again from its first step, with "
+            "the same noise"
         )
     return content
 
 
 def _signature(content: bytes, streams: Streams, reference: str) -> bytes:
-    return hmac.digest(streams.key(seeds.CHECKPOINT), reference.encode() + b"\0" + content, "sha256")
+    return hmac.digest(streams.key(seeds.CHECKPOINT), f"{reference}\0{made_with()}\0".encode() + content, "sha256")
+
+
+@cache
+def made_with() -> str:
+    """What a pickled state, and the bits that come of it, depend on."""
+    packages = " ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "opacus"))
+    return f"sweeper {__version__} python {platform.python_version()} {packages}"
+
+
+def seconds_between() -> float:
+    """Of training between two states, as the environment says.
+
+    Raises:
+      FieldError: it says no such thing.
+    """
+    given = os.environ.get(SECONDS, str(DEFAULT_SECONDS))
+    try:
+        seconds = float(given)
+    except ValueError:
+        raise FieldError(SECONDS, given, "must be a number of seconds", f"Leave it out: {DEFAULT_SECONDS:g}.") from None
+    checks.non_negative(**{SECONDS: seconds})
+    return seconds
 
 
 @dataclass(kw_only=True)
@@ -53,7 +79,7 @@ class TrialKeep:
     reference: str  # sweep, fingerprint, reservation, trial
     found: bytes | None  # what the Vault holds of this trial
     store: Callable[[bytes], None]
-    seconds: float = field(default_factory=lambda: float(os.environ.get(SECONDS, DEFAULT_SECONDS)))
+    seconds: float = field(default_factory=seconds_between)
     resumed_from: int = 0
     _next: float = field(init=False)
 
@@ -73,5 +99,8 @@ class TrialKeep:
         return time.monotonic() >= self._next
 
     def save(self, content: bytes) -> None:
-        self.store(signed(content, self.streams, self.reference))
+        try:
+            self.store(signed(content, self.streams, self.reference))
+        except Exception as error:  # a full disk, a lost answer: costs time at most, and raised here it would cost the trial
+            print(f"a checkpoint could not be kept: {type(error).__name__}")
         self._next = time.monotonic() + self.seconds

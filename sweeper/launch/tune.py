@@ -23,7 +23,7 @@ from ray.tune import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from ray.tune.search import Searcher
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from sweeper.launch.checkpoints import TrialKeep
+from sweeper.launch.checkpoints import DEFAULT_SECONDS, TrialKeep, seconds_between
 from sweeper.launch.cluster import room_for
 from sweeper.launch.keeper import Keeper
 from sweeper.launch.open_data import OpenData
@@ -48,7 +48,14 @@ class Stage:
 class Runner(tune.Trainable):
     """A reused actor: each trial is one step. Reports that a row is settled, never what came of it."""
 
-    def setup(self, config: dict[str, Any], keeper: Any = None, open_data: OpenData | None = None, folder: str = "") -> None:
+    def setup(
+        self,
+        config: dict[str, Any],
+        keeper: Any = None,
+        open_data: OpenData | None = None,
+        folder: str = "",
+        checkpoint_seconds: float = DEFAULT_SECONDS,
+    ) -> None:
         import torch
 
         if folder not in sys.path:  # where the driver was started: a user's own module may lie there
@@ -57,7 +64,7 @@ class Runner(tune.Trainable):
         from sweeper.launch.worker import Worker
 
         torch.set_num_threads(1)  # two threads under contention run many times slower than one
-        self._index, self._keeper = config["row"], keeper
+        self._index, self._keeper, self._seconds = config["row"], keeper, checkpoint_seconds
         assert open_data is not None
         self._worker = Worker(open_data)
 
@@ -70,7 +77,13 @@ class Runner(tune.Trainable):
 
         claimed = ray.get(self._keeper.claim.remote(self._index))
         if claimed is not None:
-            keep = TrialKeep(streams=claimed.streams, reference=claimed.reference, found=claimed.kept, store=self._store)
+            keep = TrialKeep(
+                streams=claimed.streams,
+                reference=claimed.reference,
+                found=claimed.kept,
+                store=self._store,
+                seconds=self._seconds,
+            )
             outcome = guarded(self._worker, claimed.trial, claimed.streams, keep)
             ray.get(self._keeper.settle.remote(self._index, outcome.result, outcome.error, outcome.output))
         return {"settled": 1, "done": True}
@@ -109,11 +122,11 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
     """Run the rows of a stage. True when all are settled; False when some were lost to the infrastructure too often.
 
     Raises:
-      RequestError: the cluster cannot hold one trial.
+      RequestError: the cluster cannot hold one trial, or the time between checkpoints is none.
     """
     if not stage.indices:
         return True
-    concurrent = room_for(stage.spec.resources)
+    concurrent, seconds = room_for(stage.spec.resources), seconds_between()  # the driver's: nodes have other environments
     here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
     keeper = (
         ray.remote(Keeper)
@@ -121,7 +134,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         .remote(str(root), vault.sweep, stage.spec, dict(stage.noises), stage.data)
     )
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
-    runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data, folder=os.getcwd())
+    runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data, folder=os.getcwd(), checkpoint_seconds=seconds)
     staging = vault.directory / "tune"  # 0700 with the Vault: Tune's own state knows K
     shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
     watch = threading.Event()

@@ -65,10 +65,10 @@ def close_down(directory: Path) -> None:
 
 
 def read_kept(directory: Path, index: int) -> bytes | None:
-    """A trial's state, if one is kept."""
+    """A trial's state, if one is kept. What the disk does not give back is as good as none: the trial replays from its start."""
     try:
         return _kept(directory, index).read_bytes()
-    except FileNotFoundError:
+    except OSError:
         return None
 
 
@@ -76,7 +76,7 @@ def write_kept(directory: Path, index: int, content: bytes) -> None:
     """In the place of an earlier one, on disk before it returns; mode 0600."""
     path = _kept(directory, index)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    descriptor, part = tempfile.mkstemp(dir=path.parent, suffix=".part")  # mode 0600
+    descriptor, part = tempfile.mkstemp(dir=path.parent, prefix=f"{index}-", suffix=".part")  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -89,7 +89,10 @@ def write_kept(directory: Path, index: int, content: bytes) -> None:
 
 
 def drop_kept(directory: Path, index: int) -> None:
-    _kept(directory, index).unlink(missing_ok=True)
+    """With what a writer left that was killed."""
+    path = _kept(directory, index)
+    for each in (path, *path.parent.glob(f"{index}-*.part")):
+        each.unlink(missing_ok=True)
 
 
 def _kept(directory: Path, index: int) -> Path:
