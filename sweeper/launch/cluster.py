@@ -83,21 +83,43 @@ def _hushed() -> Iterator[None]:
 
 
 def _init(**settings: object) -> None:
-    """Start or join Ray, which takes SIGTERM for itself and would end this process with exit code 15: give it back."""
-    handler, told = signal.getsignal(signal.SIGTERM), False
-    try:
-        ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
-    except SystemExit:  # SIGTERM came while Ray had it
-        told = True
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        lines = str(error).strip().splitlines() or ["no reason given"]
-        raise WorkFailed(f"Ray did not start: {type(error).__name__}: {lines[0][:200]}") from error
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
-    if told:
+    """Start or join Ray, which takes SIGTERM for itself and would end this process with exit code 15: give it back.
+
+    A signal that came meanwhile is heard afterwards, even where Ray's handler or Python's own raised in vain (as after a fork).
+    """
+    handler, main = signal.getsignal(signal.SIGTERM), threading.current_thread() is threading.main_thread()
+    with _listening() if main else contextlib.nullcontext(set[int]()) as heard:
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        except SystemExit:  # SIGTERM came while Ray had it
+            heard.add(signal.SIGTERM)
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            lines = str(error).strip().splitlines() or ["no reason given"]
+            raise WorkFailed(f"Ray did not start: {type(error).__name__}: {lines[0][:200]}") from error
+        finally:
+            if main:
+                signal.signal(signal.SIGTERM, handler)
+    if signal.SIGTERM in heard:
         signal.raise_signal(signal.SIGTERM)
         raise SystemExit(128 + signal.SIGTERM)
+    if signal.SIGINT in heard:
+        raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[set[int]]:
+    """The numbers of the signals that came inside, there once it is over. Of the main thread only."""
+    heard: set[int] = set()
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False), os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield heard
+    finally:
+        signal.set_wakeup_fd(before)
+        with contextlib.suppress(BlockingIOError):  # nothing came
+            heard.update(os.read(reader, 4096))
+        os.close(reader), os.close(writer)
 
 
 def _remove(link: Path) -> None:
