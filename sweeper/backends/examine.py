@@ -2,8 +2,8 @@
 
 Every record's gradient in a batch, by the rules of records.py, is compared with the gradient of that record alone, by autograd.
 Batches of several sizes, with records a hundred times larger among them, at the parameters' start and off it: a layer that mixes
-records, shares what it should not, or has a wrong rule shows. It is a test, no proof: a module whose code asks what else is in the
-batch can still hide it.
+records, shares what it should not, or has a wrong rule shows. What else a module must keep is in module_checks.py. It is a test, no
+proof: a module whose code asks what else is in the batch can still hide it.
 Shapes: B records, d features, L trained parameters (tensors).
 """
 
@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
+from sweeper.backends import module_checks
 from sweeper.backends.per_record import Engine
+from sweeper.backends.recorder import Overwritten
 from sweeper.backends.records import FUNCTIONAL, GHOST, RULE, Built, LayerFailed, way_of
-from sweeper.backends.user_module import UserModule, dropouts, global_randomness, user_module
-from sweeper.checks import FieldError
+from sweeper.backends.user_module import dropouts, user_module
 from sweeper.models.module import HOOKS, LARGEST_MICROBATCH, ModuleModel
 from sweeper.spec.protocols import Description
 
@@ -39,6 +40,7 @@ class Examination:
     parameters: int  # trained numbers, P
     layers: tuple[tuple[str, str, str], ...]  # name, kind of layer, way
     ways: Mapping[str, str]
+    copied: frozenset[str]  # layers whose outputs the module changes in place
     mode: str  # ghost, or hooks where no layer allows ghost norms
     checked: int  # made-up records
     error: float  # largest difference, as a part of the record's gradient
@@ -63,8 +65,9 @@ def examined(model: ModuleModel, description: Description) -> Examination:
     """
     user = user_module(model)
     module = user.built()
+    user.check_same_again(module)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    _no_odd_embeddings(user, module)
+    module_checks.no_odd_embeddings(user, module)
     for layer in dropouts(module):
         layer.eval()
     engine = Engine(user, module, {})
@@ -74,17 +77,21 @@ def examined(model: ModuleModel, description: Description) -> Examination:
         way = way_of(layer)
         engine.ways[name] = RULE if way == GHOST and model.per_record == HOOKS else way
     worst, checked, each = 0.0, 0, 0
-    with _untouched(engine, module):
-        _one_output_per_class(engine, next(_made_up(module, model, description))[0], description)
-    with _untouched(engine, module):
+    with module_checks.untouched(engine):
+        module_checks.one_output_per_class(engine, next(_made_up(module, model, description))[0], description.classes)
+    with module_checks.untouched(engine):
         for precision, moved in dict.fromkeys((("float32", False), ("float32", True), (model.precision, True))):
             engine.precision = precision
-            with _moved(engine) if moved else nullcontext():
+            with module_checks.moved(engine, names) if moved else nullcontext():
                 for features_Bd, labels_B in _made_up(module, model, description):
-                    _one_output_per_class(engine, features_Bd, description)
+                    module_checks.one_output_per_class(engine, features_Bd, description.classes)
                     worst = max(worst, _compared(engine, features_Bd, labels_B, names))
                     checked += len(labels_B)
                     each = max(each, _numbers(engine, features_Bd, labels_B))
+                    module_checks.alike_in_evaluation(engine, features_Bd, description.classes)
+        module_checks.zeros_pass(engine, next(_made_up(module, model, description))[0])
+    with module_checks.moved(engine, names):
+        module_checks.dropout_is_replayed(engine, *next(_made_up(module, model, description)), _TOLERANCE[engine.precision])
     for name in engine.repeated:
         engine.ways[name] = RULE if engine.ways[name] == GHOST else engine.ways[name]
     largest = 2 ** int(math.log2(max(_FLOATS / max(each, 1), 1)))
@@ -93,6 +100,7 @@ def examined(model: ModuleModel, description: Description) -> Examination:
         parameters=sum(parameter.numel() for parameter in engine.trained),
         layers=layers,
         ways=dict(engine.ways),
+        copied=engine.recorder.copied,
         mode=GHOST if GHOST in engine.ways.values() else RULE,
         checked=checked,
         error=worst,
@@ -100,29 +108,6 @@ def examined(model: ModuleModel, description: Description) -> Examination:
         replaced=user.replaced,
         notes=user.notes + _unused(engine, names),
     )
-
-
-@contextmanager
-def _moved(engine: Engine) -> Iterator[None]:
-    """Parameters off their start, where a last layer of zeros would hide whatever is wrong in the layers before it."""
-    draws, start = torch.Generator().manual_seed(1), [parameter.detach().clone() for parameter in engine.trained]
-    with torch.no_grad():
-        for parameter in engine.trained:
-            size = 0.1 * float(parameter.square().mean().sqrt()) + 0.05
-            parameter.add_(torch.randn(parameter.shape, generator=draws), alpha=size)
-    yield
-    with torch.no_grad():
-        for parameter, value in zip(engine.trained, start, strict=True):
-            parameter.copy_(value)
-
-
-def _no_odd_embeddings(user: UserModule, module: nn.Module) -> None:
-    for name, layer in module.named_modules():
-        if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.weight.requires_grad:
-            for option in ("max_norm", "scale_grad_by_freq"):
-                if getattr(layer, option):
-                    rule = f"has {name}, a {type(layer).__name__} with {option}, which lets the batch change a record's gradient"
-                    raise FieldError("model.module", user.model.module, rule, f"Build it without {option}.")
 
 
 def _made_up(module: nn.Module, model: ModuleModel, description: Description) -> Iterator[tuple[Tensor, Tensor]]:
@@ -139,44 +124,16 @@ def _made_up(module: nn.Module, model: ModuleModel, description: Description) ->
         yield features_Bd, torch.randint(0, description.classes, (size,), generator=draws)
 
 
-@contextmanager
-def _untouched(engine: Engine, module: nn.Module) -> Iterator[None]:
-    """Forward passes must change no buffer and no parameter, and draw no random number once dropout layers rest."""
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    with global_randomness(None) as where:
-        random = where()
-        yield
-        drew = not torch.equal(where(), random)
-    for name, value in module.state_dict().items():
-        if not torch.equal(value.nan_to_num(), before[name].nan_to_num()):
-            raise engine.fault(
-                f"changes {name} while it computes, which would keep what records left there", "Leave that layer out."
-            )
-    if drew:
-        raise engine.fault("draws random numbers by itself", "Use torch.nn.Dropout layers, whose numbers can be replayed.")
-
-
-def _one_output_per_class(engine: Engine, features_Bd: Tensor, description: Description) -> None:
-    try:
-        with torch.no_grad():
-            found = engine.module(engine.user.shaped(features_Bd))
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        rule = f"raised {type(error).__name__} on made-up records {list(engine.user.shaped(features_Bd).shape)}: {text}"
-        raise engine.fault(rule, "Set model.shape to the shape of one record, and model.integers: true for tokens.") from error
-    wanted = [len(features_Bd), description.classes]
-    if not isinstance(found, Tensor) or list(found.shape) != wanted:
-        what = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
-        raise engine.fault(f"gives {what} for {wanted[0]} records, and must give {wanted}, one output per class")
-
-
 def _compared(engine: Engine, features_Bd: Tensor, labels_B: Tensor, names: Mapping[int, str]) -> float:
     """Largest difference of a record's gradient or norm from the loop, as a part of it. A layer whose rule errs gets vmap's."""
-    alone = [_alone(engine, features_Bd[at : at + 1], labels_B[at : at + 1]) for at in range(len(labels_B))]
+    alone = [module_checks.gradients(engine, features_Bd[at : at + 1], labels_B[at : at + 1]) for at in range(len(labels_B))]
     real_B = torch.ones(len(labels_B), dtype=torch.bool)
     while True:
         try:
             parts = engine.parts(features_Bd, labels_B, real_B)
+        except Overwritten as found_out:
+            engine.recorder.copied |= found_out.names
+            continue
         except LayerFailed as failed:
             if engine.ways[failed.name] == FUNCTIONAL:
                 rule = f"has {failed.name}, a {failed.kind}, whose gradients cannot be made record by record ({failed})"
@@ -215,14 +172,6 @@ def _give_way(engine: Engine, wrong: int, worst: float, names: Mapping[int, str]
         "records of a batch have a part in each other's outputs, or the parameter is used outside of its layer's forward"
     )
     raise engine.fault(rule, "Freeze it, or write the module so that each record is mapped by itself.")
-
-
-def _alone(engine: Engine, features_1d: Tensor, labels_1: Tensor) -> list[Tensor]:
-    with torch.enable_grad(), engine.rounded():
-        outputs = engine.module(engine.user.shaped(features_1d))
-    loss = engine.user.losses(outputs, labels_1).sum()
-    found = torch.autograd.grad(loss, engine.trained, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g.to_dense() for p, g in zip(engine.trained, found, strict=True)]
 
 
 def _numbers(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> int:

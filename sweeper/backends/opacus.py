@@ -22,7 +22,8 @@ from sweeper.backends.examine import Examination, examined
 from sweeper.backends.per_record import Engine, without_offenders
 from sweeper.backends.records import Part
 from sweeper.backends.stored import StoredRows
-from sweeper.backends.user_module import UserModule, bind, dropouts, global_randomness, trained_of, training, user_module
+from sweeper.backends.torch_state import global_randomness
+from sweeper.backends.user_module import UserModule, bind, dropouts, trained_of, training, user_module
 from sweeper.checks import FieldError
 from sweeper.data.table import Table
 from sweeper.models.module import ModuleModel
@@ -50,7 +51,7 @@ class ModuleProblem:
         self._stored = StoredRows(description=description, table=table, rows=rows, pixels=pixels)
         self._module: nn.Module = self._user.built()
         self._trained = trained_of(self._module)
-        self._engine = Engine(self._user, self._module, self.examination.ways)
+        self._engine = Engine(self._user, self._module, self.examination.ways, self.examination.copied)
         self.chunk = self.examination.microbatch
         self._chunk_Bd = torch.empty(self.chunk, description.features)
         self._draws = bool(dropouts(self._module))

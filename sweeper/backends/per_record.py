@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sweeper.backends.records import Part, Recorder, parts_of, repeated_in
+from sweeper.backends.recorder import Overwritten, Recorder, repeated_in
+from sweeper.backends.records import Part, parts_of
 from sweeper.backends.user_module import FIELD, trained_of
 from sweeper.checks import FieldError
 
@@ -22,12 +23,12 @@ Found = TypeVar("Found")
 
 
 class Engine:
-    """A module with recorders on its owners. ways: how each owner's gradients are made, by its name."""
+    """A module with recorders on its owners. ways: how each owner's gradients are made, by its name; copied: see Recorder."""
 
-    def __init__(self, user: UserModule, module: nn.Module, ways: Mapping[str, str]) -> None:
+    def __init__(self, user: UserModule, module: nn.Module, ways: Mapping[str, str], copied: frozenset[str] = frozenset()) -> None:
         self.user, self.module, self.ways = user, module, dict(ways)
         self.trained = trained_of(module)
-        self.recorder = Recorder(module, self.fault)
+        self.recorder = Recorder(module, self.fault, copied)
         self.activations, self.unused = 0, set(range(len(self.trained)))  # numbers of the last micro-batch; parts never met
         self.repeated: set[str] = set()  # owners whose gradients are sums over calls
         self.precision = user.model.precision
@@ -41,7 +42,11 @@ class Engine:
             return self.user.losses(self.module(self.user.shaped(features_Bd)), labels_B)
 
     def parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> list[Part | None]:
-        """What the gradient by each trained parameter is made of [L]; records that are not real have derivatives of 0."""
+        """What the gradient by each trained parameter is made of [L]; records that are not real have derivatives of 0.
+
+        Raises:
+          Overwritten, LayerFailed: the ways do not serve the module; after its examination they do.
+        """
         recorder = self.recorder
         recorder.calls, recorder.on = [], True
         try:
@@ -53,6 +58,8 @@ class Engine:
         finally:
             recorder.on = False
             calls, recorder.calls = recorder.calls, []
+        if overwritten := {call.name for call in calls if call.overwritten}:
+            raise Overwritten(overwritten)
         deltas = torch.autograd.grad(total, [call.output for call in calls], allow_unused=True)
         self.activations = sum(sum(value.numel() for value in call.inputs) + 2 * call.output.numel() for call in calls)
         self.repeated |= repeated_in(calls)

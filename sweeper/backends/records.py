@@ -1,7 +1,7 @@
 """Every record's gradient in any torch module: one backward pass to the layers' outputs, then a rule for each layer.
 
-An owner is a layer that holds trained parameters itself. Its inputs are kept by a hook, the derivatives by its outputs come from
-autograd; the gradient by its parameters, which autograd would add up over the batch, comes from a rule instead:
+The inputs of the layers that hold parameters are kept (see recorder.py), the derivatives by their outputs come from autograd; the
+gradient by their parameters, which autograd would add up over the batch, comes from a rule instead:
 - ghost: norms from inputs and derivatives alone, and one weighted product as the sum; of a dense layer and of an embedding.
 - hooks: Opacus' rule for the kind of layer builds each record's gradient.
 - functional: torch.func's vmap builds it, for layers that Opacus has no rule for.
@@ -13,32 +13,27 @@ Shapes: B records of a chunk, T positions of a record, I inputs, O outputs, V to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from opacus.grad_sample import GradSampleModule
-from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from sweeper.backends.recorder import Call, repeated_in
+from sweeper.backends.torch_state import global_randomness
+
 GHOST, RULE, FUNCTIONAL = "ghost", "hooks", "functional"
-_WRAPPERS = (DPRNN, DPLSTM, DPGRU)  # they name their cells' parameters as their own; the cells are the owners
 _TINY = 2.0**-126  # a square below it may count as 0 in float32
 _GRAM = 2.0**-30  # of the largest that a Gram sum could be: more than float64 loses over a million pairs of positions
-
-
-def owners(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
-    """(name, layer) of all layers that hold trained parameters themselves, those inside a layer without a rule left out."""
-    if any(p.requires_grad for p in module.parameters(recurse=False)) and not isinstance(module, _WRAPPERS):
-        return [(prefix or "the module itself", module)]
-    return [pair for name, child in module.named_children() for pair in owners(child, f"{prefix}.{name}" if prefix else name)]
 
 
 def way_of(layer: nn.Module) -> str:
     """How a layer's gradients are made where nothing speaks against it."""
     if type(layer) is nn.Embedding or type(layer) is nn.Linear:
-        return GHOST
+        usual = {name for name, _ in layer.named_parameters(recurse=False)} <= {"weight", "bias"}
+        return GHOST if usual else FUNCTIONAL  # pruned, or weights made of others
     plain = getattr(layer, "padding_mode", "zeros") == "zeros"
     return RULE if type(layer) in GradSampleModule.GRAD_SAMPLERS and plain and type(layer) is not nn.EmbeddingBag else FUNCTIONAL
 
@@ -49,40 +44,6 @@ class LayerFailed(Exception):
     def __init__(self, call: Call, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
         self.name, self.kind = call.name, type(call.layer).__name__
-
-
-@dataclass
-class Call:
-    """One call of an owner: its name, layer, inputs (records first), and output as the graph knows it."""
-
-    name: str
-    layer: nn.Module
-    inputs: list[Tensor]
-    output: Tensor
-
-
-class Recorder:
-    """Keeps the calls of a module's owners while it is on."""
-
-    def __init__(self, module: nn.Module, fault: Any) -> None:
-        self.on, self.calls, self._fault = False, list[Call](), fault
-        self.owners = owners(module)
-        self._handles = [layer.register_forward_hook(self._hook(name), with_kwargs=True) for name, layer in self.owners]
-
-    def close(self) -> None:
-        """Take the hooks off."""
-        for handle in self._handles:
-            handle.remove()
-
-    def _hook(self, name: str) -> Any:
-        def hook(layer: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Any) -> None:
-            if self.on:
-                inputs = [value.detach() for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-                if not isinstance(output, Tensor) or not inputs:
-                    raise self._fault(f"has {name}, a {type(layer).__name__}, which does not turn tensors into one tensor")
-                self.calls.append(Call(name, layer, inputs, output))
-
-        return hook
 
 
 class Ghost:
@@ -171,7 +132,7 @@ def parts_of(
         inputs, delta = _by_record(call, delta.float(), records, way, fault)
         ghost = way == GHOST and call.name not in repeated and _pays(call.layer, inputs[0])
         try:
-            built = _built(call.layer, inputs, delta, way, without_weight=ghost)
+            built = _built(call, inputs, delta, way, without_weight=ghost)
         except (RuntimeError, ValueError, TypeError, NotImplementedError, IndexError) as error:
             raise LayerFailed(call, error) from error
         for parameter, gradients in built.items():
@@ -182,15 +143,6 @@ def parts_of(
         if ghost and call.layer.weight.requires_grad:
             found[at[id(call.layer.weight)]] = Ghost(call.layer, inputs[0], delta)
     return found
-
-
-def repeated_in(calls: Sequence[Call]) -> set[str]:
-    """Names of the owners that are called more than once, or share a parameter with one that is called."""
-    uses: dict[int, int] = {}
-    for call in calls:
-        for parameter in call.layer.parameters():
-            uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-    return {call.name for call in calls if any(uses[id(parameter)] > 1 for parameter in call.layer.parameters())}
 
 
 def _pays(layer: nn.Module, inputs: Tensor) -> bool:
@@ -206,15 +158,17 @@ def _by_record(call: Call, delta: Tensor, records: int, way: str, fault: Any) ->
         return inputs, delta
     first = inputs[0]
     if way != FUNCTIONAL and first.dim() and records and len(first) % records == 0 and len(delta) == len(first):
-        return [first.view(records, -1, *first.shape[1:])], delta.view(records, -1, *delta.shape[1:])
+        return [first.reshape(records, -1, *first.shape[1:])], delta.reshape(records, -1, *delta.shape[1:])
     rule = f"calls {call.name}, a {type(call.layer).__name__}, on a tensor whose first dimension is not the records of the batch"
     raise fault(rule)
 
 
-def _built(layer: nn.Module, inputs: list[Tensor], delta: Tensor, way: str, *, without_weight: bool) -> dict[nn.Parameter, Tensor]:
+def _built(call: Call, inputs: list[Tensor], delta: Tensor, way: str, *, without_weight: bool) -> dict[nn.Parameter, Tensor]:
     """Every record's gradient by each trained parameter of a layer."""
+    layer = call.layer
     if way == FUNCTIONAL:
-        return _functional(layer, inputs, delta)
+        with nullcontext() if call.random is None else global_randomness(call.random):  # dropout's masks are those of the call
+            return _functional(layer, inputs, delta)
     if isinstance(layer, nn.Linear):
         found = {}
         if layer.weight.requires_grad and not without_weight:

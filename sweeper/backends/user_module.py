@@ -6,11 +6,10 @@ Shapes: B records, d features, K classes, P parameters.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +21,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sweeper import seeds
+from sweeper.backends.torch_state import global_randomness, settings_kept
 from sweeper.checks import FieldError
 from sweeper.models.module import CROSS_ENTROPY, ModuleModel
 from sweeper.spec.protocols import Description
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sweeper.seeds import Streams
 
 _PREDICTED = 256  # rows per pass of a prediction, so that memory does not grow with the table
@@ -44,6 +42,7 @@ class UserModule:
         if model.loss != CROSS_ENTROPY:
             self._loss = imported("model.loss", model.loss)
         self.template = self.built()
+        self._digest = digest(self.template)
 
     def built(self, streams: Streams | None = None) -> nn.Module:
         """A new module in training mode. streams: of the trial whose start it is; without, random numbers are the same every time.
@@ -51,7 +50,8 @@ class UserModule:
         Raises:
           FieldError: the function fails, or its module cannot be trained record by record; names the layer.
         """
-        with global_randomness(None if streams is None else streams.torch_generator(seeds.INIT).get_state()):
+        state = None if streams is None else streams.torch_generator(seeds.INIT).get_state()
+        with global_randomness(state), settings_kept():
             try:
                 module = self._build(**self.model.args)
             except Exception as error:
@@ -68,11 +68,28 @@ class UserModule:
             raise FieldError(
                 FIELD, self.model.module, "has no parameter that requires a gradient", "Leave its last layer unfrozen."
             )
+        for name, parameter in module.named_parameters():
+            if nn.parameter.is_lazy(parameter):
+                rule = f"has parameter {name} without a shape: it is made when a lazy layer sees its first records"
+                raise FieldError(FIELD, self.model.module, rule, "Use the layer that is given its width.")
+            if parameter.device.type != "cpu":
+                rule = f"has parameter {name} on {parameter.device}, and must be built on the cpu"
+                raise FieldError(FIELD, self.model.module, rule, "Build it without device or .to().")
         for name, parameter in trained:
             if parameter.dtype != torch.float32:
                 rule = f"has parameter {name} in {str(parameter.dtype).removeprefix('torch.')}, and trained ones must be float32"
                 raise FieldError(FIELD, self.model.module, rule, "Use model.precision: bfloat16 for a faster pass.")
         return module
+
+    def check_same_again(self, module: nn.Module) -> None:
+        """Refuse a function whose modules differ from call to call: workers would disagree, and a retry would start elsewhere.
+
+        Raises:
+          FieldError: `module`, just built without streams, is not the first one.
+        """
+        if digest(module) != self._digest:
+            rule = "gives other parameters or buffers each time it is called, though torch's generator stands where it stood"
+            raise FieldError(FIELD, self.model.module, rule, "Draw them with torch, or load them from a file.")
 
     def _private(self, module: nn.Module) -> nn.Module:
         """The module, its layers that mix records replaced or refused; frozen batch norms use the statistics they came with."""
@@ -114,7 +131,7 @@ class UserModule:
         """Rows of features as the module takes them."""
         shape = self.model.shape or features_Bd.shape[1:]
         inputs = features_Bd.reshape(len(features_Bd), *shape)
-        return inputs.long() if self.model.integers else inputs
+        return inputs.long() if self.model.integers else inputs.clone()  # a module may change its inputs in place
 
     def module_of(self, params_P: Tensor) -> nn.Module:
         """A module of its own with these parameters, for evaluation."""
@@ -183,15 +200,18 @@ def dropouts(module: nn.Module) -> list[nn.Module]:
     return [layer for layer in module.modules() if isinstance(layer, (_DropoutNd, nn.RReLU))]
 
 
-@contextmanager
-def global_randomness(state: Tensor | None) -> Iterator[Callable[[], Tensor]]:
-    """torch's global generator in this state (None: a fixed one) for a while; gives a function that says where it stands."""
-    with torch.random.fork_rng(devices=[]):
-        if state is None:
-            torch.manual_seed(0)
-        else:
-            torch.set_rng_state(state)
-        yield torch.get_rng_state
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, those too that a state_dict leaves out."""
+    return {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
+
+
+def digest(module: nn.Module) -> str:
+    """Of all parameters and buffers."""
+    found = hashlib.blake2b()
+    for name, value in tensors_of(module).items():
+        found.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+        found.update(value.contiguous().flatten().view(torch.uint8).numpy())
+    return found.hexdigest()
 
 
 def imported(field: str, text: str) -> Any:
@@ -204,7 +224,8 @@ def imported(field: str, text: str) -> Any:
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
-        return getattr(importlib.import_module(place), name)
+        with settings_kept():
+            return getattr(importlib.import_module(place), name)
     except Exception as error:
         rule = f"cannot be imported ({type(error).__name__}: {_line(error)})"
         raise FieldError(field, text, rule, "Install its package, run from the folder that holds it, or set PYTHONPATH.") from error
@@ -216,6 +237,8 @@ def _mixing(name: str, layer: nn.Module, *, tried: bool) -> tuple[str, str]:
     """Rule and hint for a layer that is refused."""
     kind, own = type(layer).__name__, next((n for n, _ in layer.named_parameters(recurse=False)), None)
     what = f"{name}, a {kind}" + (f" with parameter {name}.{own}" if own else "")
+    if isinstance(layer, _InstanceNorm):
+        return f"has {what}, which keeps statistics of the records that it sees", "Build it without track_running_stats."
     if not isinstance(layer, _BatchNorm):
         rule = f"has {what}, whose gradients cannot be made record by record"
         return (

@@ -26,12 +26,15 @@ WAYS = {  # layer under test -> how its gradients are made, layer by layer
     "short-sequence": "gg",
     "flat-sequence": "gg",
     "conv1d": "hg",
+    "conv1d-dilated": "hg",
+    "conv1d-reflected": "fg",
     "conv2d": "hg",
     "conv2d-dilated": "hg",
     "conv2d-groups": "hg",
     "conv2d-same": "hg",
     "conv2d-circular": "fg",
     "conv3d": "hg",
+    "conv3d-same": "hg",
     "transposed": "fg",
     "group-norm": "hhg",
     "instance-norm": "hhg",
@@ -42,7 +45,13 @@ WAYS = {  # layer under test -> how its gradients are made, layer by layer
     "in-place": "gg",
     "tied": "hhg",
     "twice": "hg",
+    "shared": "hg",
     "rooted": "f",
+    "listed": "f",
+    "pair": "fg",
+    "pruned": "fg",
+    "changed-in-place": "ggg",
+    "half": "gg",
     "frozen": "g",
     "unused": "gg",
 }
@@ -61,12 +70,23 @@ MODELS = {name: own("layer", args={"name": name}) for name in WAYS} | {
     "tokens": own("Tokens", integers=True),
     "padded-tokens": own("Tokens", args={"padding_idx": 2}, integers=True),
     "tokens-hooks": own("Tokens", args={"padding_idx": 2}, integers=True, per_record="hooks"),
+    "sparse-tokens": own("Tokens", args={"sparse": True}, integers=True),
+    "tied-tokens": own("TiedTokens", integers=True),
+    "bag": own("Bag", integers=True),
     "lstm": own("Recurrent", replace=True),
+    "gru-both-ways": own("Recurrent", args={"kind": "GRU", "bidirectional": True}, replace=True),
     "attention": own("Attending", replace=True),
+    "sequence-hooks": own("layer", args={"name": "sequence"}, per_record="hooks"),
     "batch-norm": own("batch_norm", replace=True),
     "smoothed": own("layer", args={"name": "rows"}, loss="user_nets:smoothed"),
     "small-micro-batch": own("layer", args={"name": "conv2d"}, microbatch=5),
 }
+MODELS |= {
+    f"{kind}-{name}-alone": own("half_frozen", args={"kind": kind, "name": name})
+    for kind in ("conv", "group", "layer", "instance", "dense")
+    for name in ("weight", "bias")
+}
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # of vmap, in the bag
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -93,7 +113,9 @@ def alone(name: str, problem: ModuleProblem, params_P: torch.Tensor, full=None) 
         smoothing = 0.2 if name == "smoothed" else 0.0
         loss = nn.functional.cross_entropy(outputs, torch.tensor([label]), label_smoothing=smoothing)
         grads = torch.autograd.grad(loss, trained_of(module), allow_unused=True)
-        found.append([torch.zeros(p.shape).double() if g is None else g for p, g in zip(trained_of(module), grads, strict=True)])
+        found.append(
+            [torch.zeros(p.shape).double() if g is None else g.to_dense() for p, g in zip(trained_of(module), grads, strict=True)]
+        )
     return found
 
 
@@ -145,7 +167,7 @@ def test_the_way_is_the_leanest_that_serves_the_layer(name: str) -> None:
     assert found.error < 1e-3
     assert found.mode == ("ghost" if "g" in WAYS[name] else "hooks")
     assert found.parameters == sum(problem_layers(name))
-    assert ("gets noise alone" in " ".join(found.notes)) == (name == "unused")
+    assert ("gets noise alone" in " ".join(found.notes)) == (name in ("unused", "half"))
     assert ("a frozen BatchNorm1d" in " ".join(found.notes)) == (name == "frozen")
 
 
@@ -155,6 +177,7 @@ def problem_layers(name: str) -> tuple[int, ...]:
 
 def test_replacements_are_named() -> None:
     assert examined(MODELS["lstm"], DESCRIPTION).replaced == ("inner: LSTM by DPLSTM",)
+    assert examined(MODELS["gru-both-ways"], DESCRIPTION).replaced == ("inner: GRU by DPGRU",)
     assert examined(MODELS["attention"], DESCRIPTION).replaced == ("inner: MultiheadAttention by DPMultiheadAttention",)
     assert examined(MODELS["batch-norm"], DESCRIPTION).replaced[0].startswith("1: BatchNorm1d by GroupNorm(2, 6")
 
