@@ -21,6 +21,7 @@ class NoisyMinSearch(LineSearch):
     """Take the step after which the noisy sum of losses is smallest; where staying wins, the step size is 0 (DP-AGD).
 
     Losses are clipped to [0, bound] (NaN counts as bound); noise of scale bound / epsilon goes on each sum, the penalty included.
+    A bound as low as a loss at the start (ln 2 for logistic, 1 for svm) hides who gets worse: the authors' code has 3.
     Guarantee: epsilon-DP for each search; gumbel noise: epsilon-bounded-range too, which costs a quarter in zCDP.
     Relation: zero-out.  Sensitivity: a record only raises sums, by at most bound each (a null record's term is 0).
     Source: Lee and Kifer 2018; Dwork and Roth 2014, section 3.3.

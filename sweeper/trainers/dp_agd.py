@@ -22,6 +22,8 @@ class DpAgd(DpBlgd):
     Source: Lee and Kifer 2018, Algorithm 2; the choice: Dwork and Roth 2014, section 3.3.
     """
 
+    gradient_raise: float = 0.1  # gamma, of the authors' code
+    relax: float = 1.0  # a budget that was raised stays raised
     kind: ClassVar[str] = "dp-agd"
     example: ClassVar[str] = "{kind: dp-agd, steps: 50}"
     normalises: ClassVar[bool] = True

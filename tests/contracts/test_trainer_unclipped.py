@@ -43,7 +43,7 @@ TRAINERS: dict[str, tuple[Any, Any, Any]] = {  # with a step policy and a model
     "output-gd-fixed": (OutputPerturbationGd(steps=20), FixedStep(learning_rate=0.2), Softmax()),
     "objective": (ObjectivePerturbation(), NoStep(), Logistic(**STRONG)),
     "objective-svm": (ObjectivePerturbation(), NoStep(), Svm(l2=0.01)),
-    "privgene": (PrivGene(steps=25, population=30, parents=3, bound=4.0), NoStep(), Softmax(l2=0.01)),
+    "privgene": (PrivGene(steps=25, population=30, parents=3, mutation_rate=0.5), NoStep(), Softmax(l2=0.01)),
     "majority": (Majority(), NoStep(), Softmax()),
 }
 OPEN: dict[str, tuple[Any, Any, Any]] = {  # and those that promise nothing
