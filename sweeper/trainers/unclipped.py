@@ -115,5 +115,5 @@ def released_(params_P: Tensor, std: float, streams: Streams) -> Tensor:
     from sweeper import seeds
     from sweeper.trainers.noise import gaussian_
 
-    noise_P = gaussian_(torch.empty(len(params_P)), std, streams.torch_generator(seeds.NOISE))
+    noise_P = gaussian_(torch.empty(len(params_P), dtype=torch.float32), std, streams.torch_generator(seeds.NOISE))
     return params_P.add_(noise_P.double()).float()
