@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-VERSION = 9  # raised whenever any number computed here could change
+VERSION = 10  # raised whenever any number computed here could change
 
 
 @lru_cache(maxsize=1)
