@@ -10,18 +10,13 @@ import pytest
 import ray
 
 from sweeper.launch import cluster
-from sweeper.launch.cluster import ray_for_one_sweep
 
 
-def test_nobody_else_reaches_the_session_files_while_ray_runs(tmp_path):
-    link = tmp_path / "ray"
-    with ray_for_one_sweep(link):
-        folder = link.readlink()
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert ray.cluster_resources()["CPU"] >= 1
-        assert list(folder.glob("*/session_*/logs")), "Ray's own folder lies inside the closed one"
-    assert not folder.exists()
-    assert not link.is_symlink()
+def test_nobody_else_reaches_the_session_files_while_ray_runs(ray_session):
+    """That they are gone afterwards is asserted where `ray_session` ends."""
+    assert stat.S_IMODE(ray_session.stat().st_mode) == 0o700
+    assert ray.cluster_resources()["CPU"] >= 1
+    assert list(ray_session.glob("*/session_*/logs")), "Ray's own folder lies inside the closed one"
 
 
 class Terminated(Exception):
