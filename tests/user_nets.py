@@ -337,6 +337,21 @@ class Remembering(nn.Module):
         return found
 
 
+class Celled(nn.Module):
+    """A cell in a loop, from a state that it is given or from none."""
+
+    def __init__(self, given: bool = False) -> None:
+        super().__init__()
+        self.cell, self.out, self.given = nn.GRUCell(4, 6), nn.Linear(6, 3), given
+
+    def forward(self, rows: Tensor) -> Tensor:
+        state = rows.new_zeros(len(rows), 6) if self.given else None
+        for step in rows.unflatten(1, (3, 4)).unbind(dim=1):
+            state = self.cell(step, state)
+        found: Tensor = self.out(state)
+        return found
+
+
 class Noisy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -358,16 +373,20 @@ class Placed(nn.Module):
         return self.out(torch.tanh(x).mean(dim=1))
 
 
+PASSES: list[int] = []
+
+
 class Thawing(nn.Module):
-    """Unfreezes its first layer at its hundredth pass."""
+    """Unfreezes its first layer at its thousandth pass."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.out, self.passes = nn.Linear(12, 6).requires_grad_(False), nn.Linear(6, 3), 0
+        self.inner, self.out = nn.Linear(12, 6).requires_grad_(False), nn.Linear(6, 3)
+        PASSES.append(0)  # where an examination of the module's attributes does not look
 
     def forward(self, rows: Tensor) -> Tensor:
-        self.passes += 1
-        if self.passes > 100:
+        PASSES[-1] += 1
+        if PASSES[-1] > 1000:
             self.inner.requires_grad_(True)
         return self.out(torch.tanh(self.inner(rows)))
 
@@ -517,8 +536,8 @@ def setting() -> nn.Module:
     return head(nn.Linear(12, 6), nn.Tanh(), width=6).float()
 
 
-def batch_norm_without_statistics() -> nn.Module:
-    return head(nn.Linear(12, 6), nn.BatchNorm1d(6, affine=False, track_running_stats=False), nn.Tanh(), width=6)
+def batch_norm_without_statistics(width: int = 6) -> nn.Module:
+    return head(nn.Linear(12, width), nn.BatchNorm1d(width, affine=False, track_running_stats=False), nn.Tanh(), width=width)
 
 
 def smoothed(outputs: Tensor, labels: Tensor) -> Tensor:

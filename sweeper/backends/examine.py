@@ -1,73 +1,102 @@
 """A user's module before any data is opened: whether its records' gradients come out right, on made-up records.
 
-Every record's gradient in a batch, by the rules of records.py, is compared with the gradient of that record alone, by autograd.
-Batches of several sizes, with records a hundred times larger among them, at the parameters' start and off it: a layer that mixes
-records, shares what it should not, or has a wrong rule shows. What else a module must keep is in module_checks.py. It is a test, no
-proof: a module whose code asks what else is in the batch can still hide it.
+Every record's gradient in a batch, by the rules of records.py, is compared with autograd's of that record's loss in the same batch:
+a layer that shares what it should not, or has a wrong rule, shows. That no record has a part in another's is looked at in
+neighbours.py, what else a module must keep in module_checks.py. It is a test, no proof.
 Shapes: B records, d features, L trained parameters (tensors).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from sweeper.backends import module_checks
+from sweeper.backends.made_up import MadeUp
+from sweeper.backends.neighbours import nobody_else_counts
 from sweeper.backends.per_record import Engine
-from sweeper.backends.recorder import Overwritten
-from sweeper.backends.records import FUNCTIONAL, GHOST, RULE, Built, LayerFailed, way_of
-from sweeper.backends.user_module import dropouts, user_module
+from sweeper.backends.records import FUNCTIONAL, GHOST, RULE, Built, LayerFailed, Part, way_of
+from sweeper.backends.sizes import LEAST, sizes_up_to
+from sweeper.backends.user_module import UserModule, dropouts, training, user_module
+from sweeper.checks import FieldError
 from sweeper.models.module import HOOKS, LARGEST_MICROBATCH, ModuleModel
 from sweeper.spec.protocols import Description
 
 _FLOATS = 2**26  # of a micro-batch's gradients and activations, 256 MB
-_TOLERANCE = {"float32": 2e-3, "bfloat16": 0.2}  # of a record's gradient by one parameter tensor, but no less than ...
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.2}  # of a record's gradient by one parameter tensor, but no less than ...
 _LEAST = {"float32": 0.01, "bfloat16": 1.0}  # ... of its whole gradient, float noise, and no less than ...
 _NOISE = 1e-5  # ... of the batch's largest: where a record is fitted to the last bit its gradient is rounding alone
-_SIZES = (5, 3, 2)  # of the made-up batches
+_BATCHES = ((0, False), (5, True))  # that are compared: seed, and whether they are wide
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What was found. `ways`: how each layer's gradients are made, by the layer's name."""
+    """What was found. `ways`: how each layer's gradients are made, by the layer's name; `sizes`: of the batches of a run."""
 
     parameters: int  # trained numbers, P
     layers: tuple[tuple[str, str, str], ...]  # name, kind of layer, way
     ways: Mapping[str, str]
-    copied: frozenset[str]  # layers whose outputs the module changes in place
+    copied: frozenset[str]  # layers whose inputs or outputs the module changes in place
     mode: str  # ghost, or hooks where no layer allows ghost norms
     checked: int  # made-up records
+    exchanged: int  # made-up records put in another's place, to see whether anybody else's numbers change
     error: float  # largest difference, as a part of the record's gradient
-    microbatch: int
+    sizes: tuple[int, ...]
     replaced: tuple[str, ...]
     notes: tuple[str, ...]
+    digest: str  # of the module that was looked at
+
+    @property
+    def microbatch(self) -> int:
+        """Records worked off at once."""
+        return self.sizes[-1]
 
     def line(self) -> str:
         """For people, in one line."""
         counts = {way: sum(found == way for _, _, found in self.layers) for way in (GHOST, RULE, FUNCTIONAL)}
         how = ", ".join(f"{way} in {count} layer{'s' if count > 1 else ''}" for way, count in counts.items() if count)
-        checked = f"checked against a loop over {self.checked} made-up records"
+        checked = f"checked on {self.checked} made-up records and {self.exchanged} exchanges of one"
         return f"{self.parameters:,} trained parameters; per-record gradients: {how}; {checked}"
 
 
-@lru_cache(maxsize=8)
+_KNOWN: dict[tuple[ModuleModel, Description], Examination] = {}
+
+
 def examined(model: ModuleModel, description: Description) -> Examination:
     """Build the module, compare its gradients, choose the rules and the micro-batch. Reads nothing but these two.
 
     Raises:
       FieldError: it cannot be trained record by record; names the layer or parameter and what to do.
     """
+    if (model, description) not in _KNOWN:
+        known(model, description, _examined(model, description))
+    return _KNOWN[model, description]
+
+
+def known(model: ModuleModel, description: Description, found: Examination) -> None:
+    """What another process found out, so that this one need not.
+
+    Raises:
+      FieldError: the module that is built here is another one.
+    """
+    user = user_module(model)
+    user.check_same(found.digest)
+    user.sizes = found.sizes
+    _KNOWN[model, description] = found
+
+
+def _examined(model: ModuleModel, description: Description) -> Examination:
     user = user_module(model)
     module = user.built()
     user.check_same_again(module)
+    least = min(LEAST, model.microbatch or LEAST)
+    made_up = _takes(user, description, least)
     names = {id(parameter): name for name, parameter in module.named_parameters()}
-    module_checks.no_odd_embeddings(user, module)
     for layer in dropouts(module):
         layer.eval()
     engine = Engine(user, module, {})
@@ -76,25 +105,42 @@ def examined(model: ModuleModel, description: Description) -> Examination:
     for name, layer in engine.recorder.owners:
         way = way_of(layer)
         engine.ways[name] = RULE if way == GHOST and model.per_record == HOOKS else way
-    worst, checked, each = 0.0, 0, 0
     with module_checks.untouched(engine):
-        module_checks.one_output_per_class(engine, next(_made_up(module, model, description))[0], description.classes)
+        read = module_checks.keeps_nothing(engine, made_up, least)  # sees the module's first passes
+    if read.places:
+        _alone(engine, read.places)
+        least = 1
+        module_checks.one_output_per_class(engine, made_up.batch(1)[0], description.classes)
+    worst, checked, each, exchanged = 0.0, 0, 0, 0
     with module_checks.untouched(engine):
+        batches = [made_up.batch(LEAST, seed, wide=wide) for seed, wide in _BATCHES]
+        pieces = [piece for rows, labels in batches for piece in zip(rows.split(least), labels.split(least), strict=True)]
+        with module_checks.moved(engine, names):
+            for some_Bd, some_B in pieces:
+                each = max(each, _numbers(engine, _working(engine, some_Bd, some_B), len(some_B)))
+            if least > 1:
+                exchanged += nobody_else_counts(engine, made_up, least, thorough=True)
         for precision, moved in dict.fromkeys((("float32", False), ("float32", True), (model.precision, True))):
             engine.precision = precision
             with module_checks.moved(engine, names) if moved else nullcontext():
-                for features_Bd, labels_B in _made_up(module, model, description):
-                    module_checks.one_output_per_class(engine, features_Bd, description.classes)
-                    worst = max(worst, _compared(engine, features_Bd, labels_B, names))
-                    checked += len(labels_B)
-                    each = max(each, _numbers(engine, features_Bd, labels_B))
-                    module_checks.alike_in_evaluation(engine, features_Bd, description.classes)
-        module_checks.zeros_pass(engine, next(_made_up(module, model, description))[0])
+                for some_Bd, some_B in pieces:
+                    worst = max(worst, _compared(engine, some_Bd, some_B, names))
+                    checked += len(some_B)
+        module_checks.zeros_pass(engine, made_up.batch(least)[0])
+    largest = 2 ** int(math.log2(max(_FLOATS / max(each, 1), 1)))
+    sizes = sizes_up_to(model.microbatch or min(LARGEST_MICROBATCH, largest)) if least > 1 else (1,)
+    with module_checks.untouched(engine), module_checks.moved(engine, names):
+        for size in sizes[1:]:
+            if places := module_checks.keeps_nothing(engine, made_up, size).places:
+                rule = f"reads numbers out of its records at {_said(places)} in batches of {size}, and not of {least}"
+                raise engine.fault(rule, "Write it alike for all sizes.")
+            exchanged += nobody_else_counts(engine, made_up, size, thorough=False)
+            worst = max(worst, _compared(engine, *made_up.batch(size, 6), names, some=(0, size - 1)))
     with module_checks.moved(engine, names):
-        module_checks.dropout_is_replayed(engine, *next(_made_up(module, model, description)), _TOLERANCE[engine.precision])
+        features_Bd, labels_B = made_up.batch(least)
+        module_checks.dropout_is_replayed(engine, features_Bd, labels_B, _TOLERANCE[engine.precision])
     for name in engine.repeated:
         engine.ways[name] = RULE if engine.ways[name] == GHOST else engine.ways[name]
-    largest = 2 ** int(math.log2(max(_FLOATS / max(each, 1), 1)))
     layers = tuple((name, type(layer).__name__, engine.ways[name]) for name, layer in engine.recorder.owners)
     return Examination(
         parameters=sum(parameter.numel() for parameter in engine.trained),
@@ -103,53 +149,109 @@ def examined(model: ModuleModel, description: Description) -> Examination:
         copied=engine.recorder.copied,
         mode=GHOST if GHOST in engine.ways.values() else RULE,
         checked=checked,
+        exchanged=exchanged,
         error=worst,
-        microbatch=model.microbatch or min(LARGEST_MICROBATCH, largest),
+        sizes=sizes,
         replaced=user.replaced,
-        notes=user.notes + _unused(engine, names),
+        notes=user.notes + _unused(engine, names) + _slow(read.places),
+        digest=user.digest,
     )
 
 
-def _made_up(module: nn.Module, model: ModuleModel, description: Description) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of made-up records, some of them outliers; tokens are such that every embedding knows them."""
-    draws = torch.Generator().manual_seed(0)
-    tokens = [layer.num_embeddings for layer in module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
-    for at, size in enumerate(_SIZES):
-        shape = (size, description.features)
-        if model.integers:
-            features_Bd = torch.randint(0, min(tokens, default=2), shape, generator=draws).float()
-        else:
-            features_Bd = torch.rand(shape, generator=draws) if at == 0 else torch.randn(shape, generator=draws)
-            features_Bd[1:2] *= 100.0 if at else 1.0
-        yield features_Bd, torch.randint(0, description.classes, (size,), generator=draws)
+def _alone(engine: Engine, places: Mapping[str, str]) -> None:
+    """A module that reads numbers gets its records one at a time, and no record can decide for another.
+
+    Raises:
+      FieldError: more at once were asked for.
+    """
+    if (engine.user.model.microbatch or 1) > 1:
+        rule = (
+            f"must be 1: the module reads numbers out of its records at {_said(places)}, and could decide for a whole batch by them"
+        )
+        raise FieldError("model.microbatch", engine.user.model.microbatch, rule, "Leave it out, or write that with torch.where.")
 
 
-def _compared(engine: Engine, features_Bd: Tensor, labels_B: Tensor, names: Mapping[int, str]) -> float:
-    """Largest difference of a record's gradient or norm from the loop, as a part of it. A layer whose rule errs gets vmap's."""
-    alone = [module_checks.gradients(engine, features_Bd[at : at + 1], labels_B[at : at + 1]) for at in range(len(labels_B))]
-    real_B = torch.ones(len(labels_B), dtype=torch.bool)
+def _slow(places: Mapping[str, str]) -> tuple[str, ...]:
+    if not places:
+        return ()
+    return (
+        f"records go through it one at a time, which is slow: it reads numbers out of them at {_said(places)}, and with others in "
+        "a batch one could decide for all; written with torch.where they could go together",
+    )
+
+
+def _said(places: Mapping[str, str]) -> str:
+    return ", ".join(f"{place} ({what})" for place, what in list(places.items())[:3])
+
+
+def _takes(user: UserModule, description: Description, least: int) -> MadeUp:
+    """Made-up records that the module takes: tokens are as high as its tables go, or where it fails on them the smallest goes.
+
+    Raises:
+      FieldError: it takes none, or no gradient can be taken of what it gives.
+    """
+    engine = Engine(user, user.template, {})
+    module_checks.no_odd_embeddings(user, engine.module)
+    tables = [layer for layer in engine.module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
+    highest = sorted({table.num_embeddings for table in tables}, reverse=True) or [2]
+    kinds = [
+        MadeUp(features=description.features, classes=description.classes, tokens=tokens)
+        for tokens in (highest if user.model.integers else [None])
+    ]
+    for layer in dropouts(engine.module):
+        layer.eval()
+    try:
+        for made_up in kinds:
+            rows_Bd, labels_B = made_up.batch(least)
+            try:
+                with module_checks.untouched(engine):
+                    module_checks.one_output_per_class(engine, rows_Bd, description.classes)
+                    module_checks.gradients(engine, rows_Bd, labels_B)
+            except FieldError as error:
+                if made_up is kinds[-1] or not isinstance(error.__cause__, (RuntimeError, IndexError, ValueError)):
+                    raise
+                continue
+            return made_up
+    finally:
+        engine.recorder.close()
+        training(user.template)
+    raise AssertionError("the last kind is returned or refused")
+
+
+def _working(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> list[Part | None]:
+    """What gradients are made of, by ways that raise no error."""
     while True:
         try:
-            parts = engine.parts(features_Bd, labels_B, real_B)
-        except Overwritten as found_out:
-            engine.recorder.copied |= found_out.names
-            continue
+            return engine.parts(features_Bd, labels_B, torch.ones(len(labels_B), dtype=torch.bool))
         except LayerFailed as failed:
             if engine.ways[failed.name] == FUNCTIONAL:
                 rule = f"has {failed.name}, a {failed.kind}, whose gradients cannot be made record by record ({failed})"
-                raise engine.fault(rule, "Write it with torch's own layers.") from failed
+                cell = isinstance(dict(engine.recorder.owners)[failed.name], nn.RNNCellBase)
+                hint = "Set model.replace: true, or give it its first state." if cell else "Write it with torch's own layers."
+                raise engine.fault(rule, hint) from failed
             engine.ways[failed.name] = FUNCTIONAL
-            continue
+
+
+def _compared(
+    engine: Engine, features_Bd: Tensor, labels_B: Tensor, names: Mapping[int, str], some: tuple[int, ...] | None = None
+) -> float:
+    """Largest difference of a record's gradient or norm from autograd's, as a part of it. A layer whose rule errs gets vmap's."""
+    losses_B = module_checks.losses_with_graph(engine, features_Bd, labels_B)
+    while True:
+        parts = _working(engine, features_Bd, labels_B)
         worst, wrong = 0.0, None
-        wholes = [math.sqrt(sum(float(part.double().square().sum()) for part in parts)) for parts in alone]
-        for at, whole in enumerate(wholes):
+        squares_BL = torch.stack([p.squares() if p else torch.zeros(len(labels_B)) for p in parts], dim=1).double()
+        largest = float(squares_BL.sum(dim=1).max().sqrt())
+        for at in range(len(losses_B)) if some is None else some:
+            alone = module_checks.gradient_of(engine, losses_B[at])
             one_B = torch.zeros(len(labels_B))
             one_B[at] = 1.0
-            least = max(_LEAST[engine.precision] * whole, _NOISE * max(wholes), _NOISE)
+            whole = math.sqrt(sum(float(part.double().square().sum()) for part in alone))
+            least = max(_LEAST[engine.precision] * whole, _NOISE * min(largest, 1e3 * whole), _NOISE)
             for place, part in enumerate(parts):
-                expected = alone[at][place].double()
+                expected = alone[place].double()
                 found = part.sum(one_B).double() if part is not None else torch.zeros_like(expected)
-                length = math.sqrt(float(part.squares()[at])) if part is not None else 0.0
+                length = math.sqrt(float(squares_BL[at, place]))
                 own = float(expected.norm())
                 off = max(float((found - expected).norm()), abs(length - own)) / max(own, least)
                 if not off <= worst:
@@ -168,17 +270,16 @@ def _give_way(engine: Engine, wrong: int, worst: float, names: Mapping[int, str]
             engine.ways[name] = FUNCTIONAL
             return
     rule = (
-        f"has {names[id(parameter)]}, whose gradient for a record is not the same in a batch as alone (off by {worst:.2g}): "
-        "records of a batch have a part in each other's outputs, or the parameter is used outside of its layer's forward"
+        f"has {names[id(parameter)]}, whose gradient for a record is not to be had from what its layer gets (off by {worst:.2g}): "
+        "the parameter is used outside of its layer's forward, or the layer sees the records in another order"
     )
-    raise engine.fault(rule, "Freeze it, or write the module so that each record is mapped by itself.")
+    raise engine.fault(rule, "Freeze it, or use it in the forward of the layer that holds it, with the records as they came.")
 
 
-def _numbers(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> int:
+def _numbers(engine: Engine, parts: list[Part | None], records: int) -> int:
     """How many numbers a record keeps at once: what is built for it, and its layers' inputs, outputs and derivatives."""
-    parts = engine.parts(features_Bd, labels_B, torch.ones(len(labels_B), dtype=torch.bool))
     built = sum(part.gradients.numel() for part in parts if isinstance(part, Built))
-    return (built + engine.activations) // len(labels_B)
+    return (built + engine.activations) // records
 
 
 def _unused(engine: Engine, names: Mapping[int, str]) -> tuple[str, ...]:

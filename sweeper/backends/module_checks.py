@@ -6,19 +6,23 @@ Shapes: B records, d features, K classes.
 from __future__ import annotations
 
 import math
+import pickle
+import random as random_of_python
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sweeper.backends.attributes import attributes_of, marks_of
+from sweeper.backends.made_up import MadeUp
 from sweeper.backends.per_record import Engine
 from sweeper.backends.torch_state import global_randomness
 from sweeper.backends.user_module import UserModule, dropouts, tensors_of
+from sweeper.backends.watched import Followed, followed
 from sweeper.checks import FieldError
 
-_TOLERANCE = 2e-3  # of a record's outputs ...
-_LEAST = 0.1  # ... but no less than of these
 _NOTHING = 1e-5  # a gradient that is rounding alone
 
 
@@ -53,6 +57,7 @@ def moved(engine: Engine, names: Mapping[int, str]) -> Iterator[None]:
 def untouched(engine: Engine) -> Iterator[None]:
     """Forward passes must change no buffer and no parameter, and draw no random number once dropout layers rest."""
     before = {name: value.clone() for name, value in tensors_of(engine.module).items()}
+    others = _other_draws()
     with global_randomness(None) as where:
         random = where()
         yield
@@ -60,15 +65,48 @@ def untouched(engine: Engine) -> Iterator[None]:
     for name, value in tensors_of(engine.module).items():
         if name not in before or not torch.equal(value.nan_to_num(), before[name].nan_to_num()):
             raise _keeps(engine, name)
-    if drew:
+    if drew or _other_draws() != others:
         raise engine.fault("draws random numbers by itself", "Use torch.nn.Dropout layers, whose numbers can be replayed.")
+
+
+def _other_draws() -> tuple[str, bytes]:
+    """Where the generators of Python and numpy stand."""
+    return repr(random_of_python.getstate()), pickle.dumps(np.random.get_state())
+
+
+def keeps_nothing(engine: Engine, made_up: MadeUp, size: int) -> Followed:
+    """What is read out of records in two passes of this size in training and in evaluation, the first that the module sees.
+
+    Raises:
+      FieldError: its objects keep what records left there, or change from pass to pass; names the attribute.
+    """
+    features_Bd, labels_B = made_up.batch(size)
+    read = Followed()
+    with modes_kept(engine.module):
+        for mode in (True, False):
+            if not mode:
+                engine.module.eval()
+            marks = [marks_of(engine.module)]
+            for _ in range(2):
+                found = followed(lambda: engine.user.losses(engine.outputs(features_Bd), labels_B), features_Bd, labels_B)
+                read.places |= found.places
+                marks.append(marks_of(engine.module))
+                for name, value in attributes_of(engine.module):
+                    if found.holds(value):
+                        raise _keeps(engine, name)
+            # what is made once, as a table of positions is, may be made in the first pass, if nothing of a record can be in it
+            first, last = marks[0 if read.places else 1], marks[2]
+            for name in first.keys() | last.keys():
+                if first.get(name) != last.get(name):
+                    raise _keeps(engine, name)
+    return read
 
 
 def one_output_per_class(engine: Engine, features_Bd: Tensor, classes: int) -> Tensor:
     """The outputs [B, K], which must be such."""
     try:
         with torch.no_grad():
-            found = engine.module(engine.user.shaped(features_Bd))
+            found = engine.outputs(features_Bd)
     except Exception as error:
         rule = f"raised {type(error).__name__} on made-up records {list(engine.user.shaped(features_Bd).shape)}: {text_of(error)}"
         raise engine.fault(rule, "Set model.shape to the shape of one record, and model.integers: true for tokens.") from error
@@ -79,24 +117,13 @@ def one_output_per_class(engine: Engine, features_Bd: Tensor, classes: int) -> T
     return found
 
 
-def alike_in_evaluation(engine: Engine, features_Bd: Tensor, classes: int) -> None:
-    """Scores count predictions, and searched steps add up losses: there too a record must have a part in its own only."""
-    with _modes_kept(engine.module):
-        engine.module.eval()
-        together_BK = one_output_per_class(engine, features_Bd, classes).double()
-        alone_BK = torch.cat([one_output_per_class(engine, one_1d, classes).double() for one_1d in features_Bd.split(1)])
-    off_B = (together_BK - alone_BK).norm(dim=1) / alone_BK.norm(dim=1).clamp(min=_LEAST)
-    if not bool((off_B <= _TOLERANCE).all()):
-        rule = f"gives a record other outputs in a batch than alone when it is evaluated (off by {float(off_B.max()):.2g})"
-        raise engine.fault(rule, "Write it so that each record is mapped by itself, after .eval() too.")
-
-
 def zeros_pass(engine: Engine, features_Bd: Tensor) -> None:
     """A missing record is a row of zeros: if the module raised an error on it, it could be seen that one is missing."""
-    zeros_Bd = torch.zeros_like(features_Bd[:2])
-    for rows_Bd in (zeros_Bd, torch.cat([zeros_Bd, features_Bd[:1]])):
+    zeros_Bd = torch.zeros_like(features_Bd)
+    some_Bd = torch.cat([features_Bd[:1], zeros_Bd[1:]])
+    for rows_Bd in (zeros_Bd, some_Bd):
         labels_B = torch.zeros(len(rows_Bd), dtype=torch.int64)
-        with _modes_kept(engine.module):
+        with modes_kept(engine.module):
             try:
                 engine.parts(rows_Bd, labels_B, labels_B == 1)
                 engine.module.eval()
@@ -112,7 +139,7 @@ def dropout_is_replayed(engine: Engine, features_Bd: Tensor, labels_B: Tensor, t
     if not inside:
         return
     ones_B = torch.ones(len(labels_B))
-    with _modes_kept(engine.module), global_randomness(None) as where:
+    with modes_kept(engine.module), global_randomness(None) as where:
         for layer in dropouts(engine.module):
             layer.train()
         random = where()
@@ -128,18 +155,28 @@ def dropout_is_replayed(engine: Engine, features_Bd: Tensor, labels_B: Tensor, t
 
 def gradients(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> list[Tensor]:
     """The gradient of the sum of the records' losses by each trained parameter, by autograd."""
-    with torch.enable_grad(), engine.rounded():
-        outputs = engine.module(engine.user.shaped(features_Bd))
+    return gradient_of(engine, losses_with_graph(engine, features_Bd, labels_B).sum())
+
+
+def losses_with_graph(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> Tensor:
+    """Each record's loss [B]."""
+    with torch.enable_grad():
+        outputs = engine.outputs(features_Bd)
+        try:
+            return engine.user.losses(outputs, labels_B)
+        except FieldError:
+            raise
+        except Exception as error:
+            shapes = f"outputs {list(outputs.shape)} and labels {list(labels_B.shape)}"
+            rule = f"raised {type(error).__name__} on {shapes}: {text_of(error)}"
+            hint = "It must take outputs [B, classes] and labels [B], and give a loss for each."
+            raise FieldError("model.loss", engine.user.model.loss, rule, hint) from error
+
+
+def gradient_of(engine: Engine, loss: Tensor) -> list[Tensor]:
+    """By each trained parameter, by autograd; the graph stays."""
     try:
-        loss = engine.user.losses(outputs, labels_B).sum()
-    except FieldError:
-        raise
-    except Exception as error:
-        rule = f"raised {type(error).__name__} on outputs {list(outputs.shape)} and labels {list(labels_B.shape)}: {text_of(error)}"
-        hint = "It must take outputs [B, classes] and labels [B], and give a loss for each."
-        raise FieldError("model.loss", engine.user.model.loss, rule, hint) from error
-    try:
-        found = torch.autograd.grad(loss, engine.trained, allow_unused=True)
+        found = torch.autograd.grad(loss, engine.trained, allow_unused=True, retain_graph=True)
     except RuntimeError as error:
         rule = f"has outputs or a loss of which no gradient can be taken: {text_of(error)}"
         raise engine.fault(rule, "Call backward() on its loss in Python to see more.") from error
@@ -156,7 +193,7 @@ def _keeps(engine: Engine, name: str) -> FieldError:
 
 
 @contextmanager
-def _modes_kept(module: nn.Module) -> Iterator[None]:
+def modes_kept(module: nn.Module) -> Iterator[None]:
     """Each layer in training or evaluation afterwards as it was."""
     modes = [(layer, layer.training) for layer in module.modules()]
     try:

@@ -1,8 +1,8 @@
 """Any torch module on the training rows of a table: per-record gradients by Opacus' rules, our sampler, noise and ledger.
 
-Of Opacus only the rules for single layers are used, and its validators and stand-in layers: no engine, no accountant, no optimiser,
-no data loader. Batches are worked off in micro-batches of a fixed public size, so that neither memory nor results depend on how
-many rows a draw has. Before the first batch the rules are checked against a loop over made-up records (see examine.py).
+Of Opacus only the rules for single layers are used: no engine, no accountant, no optimiser, no data loader, no stand-in layer.
+Records are worked off in batches of a few fixed public sizes (see sizes.py), so that neither memory nor results depend on how many
+rows a draw has. Before the first batch the module is looked at on made-up records (see examine.py).
 Shapes: n training rows, B records of one micro-batch, J step sizes, K outputs, d features, P parameters, L trained tensors.
 """
 
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from sweeper import seeds
 from sweeper.backends.examine import Examination, examined
-from sweeper.backends.per_record import Engine, without_offenders
-from sweeper.backends.records import Part
+from sweeper.backends.per_record import Engine, passes
+from sweeper.backends.sizes import cut, filled
 from sweeper.backends.stored import StoredRows
 from sweeper.backends.torch_state import global_randomness
 from sweeper.backends.user_module import UserModule, bind, dropouts, trained_of, training, user_module
@@ -52,10 +52,15 @@ class ModuleProblem:
         self._module: nn.Module = self._user.built()
         self._trained = trained_of(self._module)
         self._engine = Engine(self._user, self._module, self.examination.ways, self.examination.copied)
-        self.chunk = self.examination.microbatch
-        self._chunk_Bd = torch.empty(self.chunk, description.features)
+        self._sizes = self.examination.sizes
+        self._chunk_Bd = torch.empty(self._sizes[-1], description.features)
         self._draws = bool(dropouts(self._module))
         self._random: Tensor | None = None  # where the trial's own generator stands; before `start`, a fixed one
+
+    @property
+    def chunk(self) -> int:
+        """Records worked off at once."""
+        return self._sizes[-1]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -136,31 +141,32 @@ class ModuleProblem:
         sum_P, count = torch.zeros(params_P.shape, dtype=torch.float64), 0.0
         sums = [part.view(p.shape) for part, p in zip(sum_P.split(self.layers), self._trained, strict=True)]
         with self._randomness():
-            for rows in rows_B.split(self.chunk) if len(rows_B) else ():
-                features_Bd = self._chunk_Bd[: len(rows)]
-                _, marks_B, labels_B = self._stored.gather(rows, features_Bd)
+            for rows, size in cut(rows_B, self._sizes):
+                features_Bd, marks_B, labels_B = self._gathered(rows, size)
                 self.nonfinite += int(marks_B.isnan().sum())
-                real_B = marks_B == 1
-                parts, failed_B = self._parts(features_Bd, labels_B, real_B)
-                self.nonfinite += int((failed_B & real_B).sum())
-                real_B &= ~failed_B
-                squares_BL = torch.stack([p.squares() if p else marks_B.new_zeros(len(rows)) for p in parts], dim=1)
-                if not math.isfinite(squares_BL.sum()):
-                    wrong_B = ~squares_BL.sum(dim=1).isfinite()
-                    self.nonfinite += int((wrong_B & real_B).sum())
-                    squares_BL[wrong_B], real_B = 0.0, real_B & ~wrong_B  # as null records
-                squares_BL[~real_B] = 0.0
-                for part in parts:
-                    if part is not None:
-                        part.silence(~real_B)
-                norms_BL = squares_BL if by_layer else squares_BL.sum(dim=1, keepdim=True)
-                if counted is not None:
-                    count += float(counted(norms_BL).masked_fill(~real_B, 0.0).sum(dtype=torch.float64))
-                found = factors(norms_BL)
-                each = found.unbind(dim=1) if by_layer else [found] * len(parts)
-                for total, part, factors_B in zip(sums, parts, each, strict=True):
-                    if part is not None:
-                        total.add_(part.sum(factors_B))
+                wanted_B, found_B = marks_B == 1, torch.zeros(size, dtype=torch.bool)
+                for parts, real_B in passes(features_Bd, labels_B, wanted_B, self._engine.parts):
+                    found_B |= real_B
+                    squares_BL = torch.stack([p.squares() if p else marks_B.new_zeros(size) for p in parts], dim=1)
+                    if not math.isfinite(squares_BL.sum()):
+                        wrong_B = ~squares_BL.sum(dim=1).isfinite()
+                        self.nonfinite += int((wrong_B & real_B).sum())
+                        squares_BL[wrong_B], real_B = 0.0, real_B & ~wrong_B  # as null records
+                    squares_BL[~real_B] = 0.0
+                    for part in parts:
+                        if part is not None:
+                            part.silence(~real_B)
+                    own_BL = squares_BL[: len(rows)]  # callbacks see no rows that fill up
+                    norms_BL = own_BL if by_layer else own_BL.sum(dim=1, keepdim=True)
+                    if counted is not None:
+                        terms_B = counted(norms_BL)
+                        count += float(terms_B.masked_fill(~real_B[: len(rows)], 0.0).sum(dtype=torch.float64))
+                    found = filled(factors(norms_BL), size)
+                    each = found.unbind(dim=1) if by_layer else [found] * len(parts)
+                    for total, part, factors_B in zip(sums, parts, each, strict=True):
+                        if part is not None:
+                            total.add_(part.sum(factors_B))
+                self.nonfinite += int((wanted_B & ~found_B).sum())
         return sum_P, count
 
     def losses_along(self, rows_B: Tensor, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
@@ -168,27 +174,35 @@ class ModuleProblem:
         sums_J, moved_P = torch.zeros(len(sizes), dtype=torch.float64), torch.empty_like(params_P)
         self._module.eval()
         try:
-            for rows in rows_B.split(self.chunk) if len(rows_B) else ():
-                features_Bd, losses = self._chunk_Bd[: len(rows)], []
-                _, marks_B, labels_B = self._stored.gather(rows, features_Bd)
+            for rows, size in cut(rows_B, self._sizes):
+                features_Bd, marks_B, labels_B = self._gathered(rows, size)
+                losses, good_B, here = [], marks_B == 1, len(rows)
                 for at in (params_P, *sizes):
                     there_P = at if isinstance(at, Tensor) else torch.sub(params_P, direction_P, alpha=at, out=moved_P)
                     bind(self._trained, there_P)
-                    losses_B, failed_B = self._losses(features_Bd, labels_B)
-                    marks_B[failed_B] = 0.0
-                    losses.append(losses_B.unsqueeze(1))
-                there_BJ = torch.cat(losses[1:], dim=1) if len(sizes) else losses[0].new_empty(len(rows), 0)
-                terms_BJ = terms(losses[0], there_BJ).masked_fill((marks_B != 1).unsqueeze(1), 0.0)
+                    losses_B, found_B = marks_B.new_zeros(size), torch.zeros(size, dtype=torch.bool)
+                    for some_B, real_B in passes(features_Bd, labels_B, marks_B == 1, self._losses):
+                        losses_B, found_B = torch.where(found_B, losses_B, some_B), found_B | real_B
+                    good_B &= found_B
+                    losses.append(losses_B[:here].unsqueeze(1))
+                there_BJ = torch.cat(losses[1:], dim=1) if len(sizes) else losses[0].new_empty(here, 0)
+                terms_BJ = terms(losses[0], there_BJ).masked_fill(~good_B[:here].unsqueeze(1), 0.0)
                 sums_J += terms_BJ.sum(dim=0, dtype=torch.float64)
         finally:
             training(self._module)
         return sums_J
 
-    def _parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> tuple[list[Part | None], Tensor]:
-        return without_offenders(features_Bd, labels_B, lambda: self._engine.parts(features_Bd, labels_B, real_B))
+    def _losses(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> Tensor:
+        return self._engine.losses(features_Bd, labels_B)
 
-    def _losses(self, features_Bd: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-        return without_offenders(features_Bd, labels_B, lambda: self._engine.losses(features_Bd, labels_B))
+    def _gathered(self, rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Features, marks and labels of rows, and null records after them up to this size."""
+        features_Bd, here = self._chunk_Bd[:size], len(rows)
+        _, found_B, rows_labels_B = self._stored.gather(rows, features_Bd[:here])
+        features_Bd[here:] = 0.0
+        marks_B, labels_B = found_B.new_zeros(size), rows_labels_B.new_zeros(size)
+        marks_B[:here], labels_B[:here] = found_B, rows_labels_B
+        return features_Bd, marks_B, labels_B
 
     def _same_parameters(self) -> None:
         """What is trained was fixed when the norms' rules were checked: a parameter that joins later would not be clipped."""

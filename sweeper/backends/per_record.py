@@ -1,18 +1,20 @@
 """One micro-batch through a user's module: each record's loss, and what its gradient is made of.
 
-Shapes: B records, d features, L trained parameters (tensors).
+Shapes: B records, d features, K outputs, L trained parameters (tensors).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sweeper.backends.recorder import Overwritten, Recorder, repeated_in
 from sweeper.backends.records import Part, parts_of
+from sweeper.backends.torch_state import in_users_code
 from sweeper.backends.user_module import FIELD, trained_of
 from sweeper.checks import FieldError
 
@@ -36,6 +38,12 @@ class Engine:
     def fault(self, rule: str, hint: str = "") -> FieldError:
         return FieldError(FIELD, self.user.model.module, rule, hint)
 
+    def outputs(self, features_Bd: Tensor) -> Tensor:
+        """Of the module [B, K], with a graph where gradients are on."""
+        with self.rounded():
+            found: Tensor = self.module(self.user.shaped(features_Bd))
+        return found
+
     def losses(self, features_Bd: Tensor, labels_B: Tensor) -> Tensor:
         """Each record's loss [B], without a graph."""
         with torch.no_grad(), self.rounded():
@@ -45,15 +53,26 @@ class Engine:
         """What the gradient by each trained parameter is made of [L]; records that are not real have derivatives of 0.
 
         Raises:
-          Overwritten, LayerFailed: the ways do not serve the module; after its examination they do.
+          LayerFailed: the ways do not serve the module; after its examination they do.
         """
+        while True:
+            random = torch.get_rng_state()
+            try:
+                return self._parts(features_Bd, labels_B, real_B)
+            except Overwritten as found_out:  # once more, with copies in between
+                if found_out.names <= self.recorder.copied:
+                    raise
+                self.recorder.copied |= found_out.names
+                torch.set_rng_state(random)
+
+    def _parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> list[Part | None]:
         recorder = self.recorder
         recorder.calls, recorder.on = [], True
         try:
-            with torch.enable_grad(), self.rounded():
-                outputs = self.module(self.user.shaped(features_Bd))
             with torch.enable_grad():
-                losses_B = self.user.losses(outputs, labels_B)
+                outputs = self.outputs(features_Bd)
+                with in_users_code():
+                    losses_B = self.user.losses(outputs, labels_B)
                 total = torch.where(real_B, losses_B, 0.0).sum()
         finally:
             recorder.on = False
@@ -67,37 +86,62 @@ class Engine:
         self.unused -= {place for place, part in enumerate(found) if part is not None}
         return found
 
-    def rounded(self) -> Any:
+    @contextmanager
+    def rounded(self) -> Iterator[None]:
         """Forward passes in the model's precision."""
-        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bfloat16")
+        with in_users_code(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bfloat16"):
+            yield
 
 
-def without_offenders(features_Bd: Tensor, labels_B: Tensor, run: Callable[[], Found]) -> tuple[Found, Tensor]:
-    """What `run` gives of these records, and which of them [B] had to be left out because the module raises an error on them.
+def passes(
+    features_Bd: Tensor, labels_B: Tensor, real_B: Tensor, run: Callable[[Tensor, Tensor, Tensor], Found]
+) -> Iterator[tuple[Found, Tensor]]:
+    """What `run` gives of these records, and of which of them [B] it is: in one pass, or in one for each.
 
-    Those are made rows of zeros with label 0, in place, as if they were null records: an error that one record can cause must not
-    end a trial, because whether a trial ends can be seen. Random numbers are those of a run that met no error.
+    An error that records can cause must not end a trial, because whether a trial ends can be seen. So a record that raises one
+    among rows of zeros, which every module is checked to take, is left out, and nobody else is; if the others still raise one
+    together, each goes alone. Random numbers are in any case those of a pass without errors.
     """
-    good_B, random = torch.ones(len(labels_B), dtype=torch.bool), torch.get_rng_state()
+    random = torch.get_rng_state()
     try:
-        return run(), ~good_B
-    except Exception:
-        kept_Bd, kept_B = features_Bd.clone(), labels_B.clone()
-        for at in range(len(labels_B)):
-            features_Bd.zero_(), labels_B.zero_()
-            features_Bd[at], labels_B[at] = kept_Bd[at], kept_B[at]
-            good_B[at] = _runs(run)
-        features_Bd.copy_(kept_Bd), labels_B.copy_(kept_B)
-        if bool(good_B.all()):
-            raise  # no record's doing
-        features_Bd[~good_B], labels_B[~good_B] = 0.0, 0
+        found = run(features_Bd, labels_B, real_B)
+    except (Exception, SystemExit):
+        found = None
+    if found is not None:
+        yield found, real_B
+        return
+    torch.set_rng_state(random)
+    zeros_Bd, zeros_B = torch.zeros_like(features_Bd), torch.zeros_like(labels_B)
+    try:
+        run(zeros_Bd, zeros_B, torch.zeros_like(real_B))  # what fails here as well is no record's doing
+    except SystemExit as error:
+        raise RuntimeError(f"the module ended the process on rows of zeros (exit code {error.code})") from error
+    afterwards, good_B = torch.get_rng_state(), torch.zeros_like(real_B)
+    for here_B, _ in _alone(features_Bd, labels_B, real_B, run, random):
+        good_B |= here_B
+    rest_Bd = features_Bd.masked_fill(~good_B.view(-1, *[1] * (features_Bd.dim() - 1)), 0.0)
+    torch.set_rng_state(random)
+    try:
+        together = run(rest_Bd, labels_B.masked_fill(~good_B, 0), good_B)
+    except (Exception, SystemExit):  # one that it takes several records to cause
+        together = None
+    if together is not None:
+        yield together, good_B
+    else:
+        yield from ((found, here_B) for here_B, found in _alone(features_Bd, labels_B, real_B, run, random))
+    torch.set_rng_state(afterwards)
+
+
+def _alone(
+    features_Bd: Tensor, labels_B: Tensor, real_B: Tensor, run: Callable[[Tensor, Tensor, Tensor], Found], random: Tensor
+) -> Iterator[tuple[Tensor, Found]]:
+    """Where the record is [B], and what `run` gives, of each that raises no error among rows of zeros."""
+    for at in real_B.nonzero().flatten().tolist():
+        one_Bd, one_B, here_B = torch.zeros_like(features_Bd), torch.zeros_like(labels_B), torch.zeros_like(real_B)
+        one_Bd[at], one_B[at], here_B[at] = features_Bd[at], labels_B[at], True
         torch.set_rng_state(random)
-        return run(), ~good_B
-
-
-def _runs(run: Callable[[], Any]) -> bool:
-    try:
-        run()
-    except Exception:
-        return False
-    return True
+        try:
+            found = run(one_Bd, one_B, here_B)
+        except (Exception, SystemExit):
+            continue
+        yield here_B, found

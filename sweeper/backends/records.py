@@ -21,7 +21,7 @@ from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from sweeper.backends.recorder import Call, repeated_in
+from sweeper.backends.recorder import Call, Place, repeated_in
 from sweeper.backends.torch_state import global_randomness
 
 GHOST, RULE, FUNCTIONAL = "ghost", "hooks", "functional"
@@ -160,7 +160,7 @@ def _by_record(call: Call, delta: Tensor, records: int, way: str, fault: Any) ->
     if way != FUNCTIONAL and first.dim() and records and len(first) % records == 0 and len(delta) == len(first):
         return [first.reshape(records, -1, *first.shape[1:])], delta.reshape(records, -1, *delta.shape[1:])
     rule = f"calls {call.name}, a {type(call.layer).__name__}, on a tensor whose first dimension is not the records of the batch"
-    raise fault(rule)
+    raise fault(rule, "Give it a row for each record, as in positions.expand(len(records), -1).")
 
 
 def _built(call: Call, inputs: list[Tensor], delta: Tensor, way: str, *, without_weight: bool) -> dict[nn.Parameter, Tensor]:
@@ -168,7 +168,7 @@ def _built(call: Call, inputs: list[Tensor], delta: Tensor, way: str, *, without
     layer = call.layer
     if way == FUNCTIONAL:
         with nullcontext() if call.random is None else global_randomness(call.random):  # dropout's masks are those of the call
-            return _functional(layer, inputs, delta)
+            return _functional(call, inputs, delta)
     if isinstance(layer, nn.Linear):
         found = {}
         if layer.weight.requires_grad and not without_weight:
@@ -184,11 +184,15 @@ def _built(call: Call, inputs: list[Tensor], delta: Tensor, way: str, *, without
     return found
 
 
-def _functional(layer: nn.Module, inputs: list[Tensor], delta: Tensor) -> dict[nn.Parameter, Tensor]:
+def _functional(call: Call, inputs: list[Tensor], delta: Tensor) -> dict[nn.Parameter, Tensor]:
+    layer, (args, kwargs) = call.layer, call.given
     trained = {name: p for name, p in layer.named_parameters() if p.requires_grad}
 
     def value(params: dict[str, Tensor], one: list[Tensor], delta: Tensor) -> Tensor:
-        output = functional_call(layer, params, tuple(part.unsqueeze(0) for part in one))
+        def own(argument: Any) -> Any:
+            return one[argument.at].unsqueeze(0) if isinstance(argument, Place) else argument
+
+        output = functional_call(layer, params, tuple(map(own, args)), {name: own(argument) for name, argument in kwargs.items()})
         return (output.float() * delta.unsqueeze(0)).sum()
 
     plain = {name: p.detach() for name, p in trained.items()}

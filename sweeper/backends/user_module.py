@@ -14,14 +14,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sweeper import seeds
-from sweeper.backends.torch_state import global_randomness, settings_kept
+from sweeper.backends.attributes import marks_of
+from sweeper.backends.replaced import replaced
+from sweeper.backends.sizes import cut, filled
+from sweeper.backends.stand_ins import batch_norm_hint, what_for
+from sweeper.backends.torch_state import global_randomness, in_users_code, settings_kept
 from sweeper.checks import FieldError
 from sweeper.models.module import CROSS_ENTROPY, ModuleModel
 from sweeper.spec.protocols import Description
@@ -29,7 +32,6 @@ from sweeper.spec.protocols import Description
 if TYPE_CHECKING:
     from sweeper.seeds import Streams
 
-_PREDICTED = 256  # rows per pass of a prediction, so that memory does not grow with the table
 FIELD = "model.module"
 
 
@@ -38,11 +40,12 @@ class UserModule:
 
     def __init__(self, model: ModuleModel) -> None:
         self.model, self.replaced, self.notes = model, tuple[str, ...](), tuple[str, ...]()
+        self.sizes: tuple[int, ...] = (1,)  # of the batches that predict; others than 1 once its examination allows them
         self._build, self._loss = imported(FIELD, model.module), None
         if model.loss != CROSS_ENTROPY:
             self._loss = imported("model.loss", model.loss)
         self.template = self.built()
-        self._digest = digest(self.template)
+        self.digest = digest(self.template)
 
     def built(self, streams: Streams | None = None) -> nn.Module:
         """A new module in training mode. streams: of the trial whose start it is; without, random numbers are the same every time.
@@ -59,7 +62,12 @@ class UserModule:
                 raise FieldError(FIELD, self.model.module, rule, "Call it in Python to see more.") from error
             if not isinstance(module, nn.Module):
                 raise FieldError(FIELD, self.model.module, f"returned {type(module).__name__}, and must return a torch.nn.Module")
-            module = training(self._private(module))
+            if isinstance(module, torch.jit.ScriptModule) or any(
+                isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()
+            ):
+                rule = "returned a module of torch.jit, whose layers do not say what they are given"
+                raise FieldError(FIELD, self.model.module, rule, "Return the module that was scripted or traced.")
+            module = training(self._private(_uncompiled(module)))
         for layer in module.modules():
             if getattr(layer, "inplace", False) is True:
                 layer.inplace = False  # it would overwrite the outputs that derivatives are taken by; the results are the same
@@ -87,33 +95,34 @@ class UserModule:
         Raises:
           FieldError: `module`, just built without streams, is not the first one.
         """
-        if digest(module) != self._digest:
-            rule = "gives other parameters or buffers each time it is called, though torch's generator stands where it stood"
+        if digest(module) != self.digest:
+            rule = "gives other parameters, buffers or attributes when it is called again, with torch's generator as it was"
             raise FieldError(FIELD, self.model.module, rule, "Draw them with torch, or load them from a file.")
+
+    def check_same(self, expected: str) -> None:
+        """Refuse to go on with another module than the one that was examined elsewhere.
+
+        Raises:
+          FieldError: it is not the one with this digest.
+        """
+        if self.digest != expected:
+            rule = "gives other parameters, buffers or attributes on this machine than where the sweep was started"
+            raise FieldError(FIELD, self.model.module, rule, "Give all machines the same code, files and version of torch.")
 
     def _private(self, module: nn.Module) -> nn.Module:
         """The module, its layers that mix records replaced or refused; frozen batch norms use the statistics they came with."""
-        wrong = {name: layer for name, layer in module.named_modules() if self._mixes(layer)}
+        wrong = {name: layer for name, layer in module.named_modules() if _needs_another(layer, cells=self.model.replace)}
         if wrong and self.model.replace:
             kinds = {name: type(layer).__name__ for name, layer in wrong.items()}
-            module = ModuleValidator.fix(module)
-            self.replaced = tuple(f"{name}: {kind} by {_shown(module.get_submodule(name))}" for name, kind in kinds.items())
-            wrong = {name: layer for name, layer in module.named_modules() if self._mixes(layer)}
+            module = replaced(module, wrong)
+            wrong = {name: layer for name, layer in module.named_modules() if _needs_another(layer, cells=False)}
+            shown = {name: module.get_submodule(name) for name in kinds if name not in wrong}
+            self.replaced = tuple(f"{name or 'itself'}: {kinds[name]} by {_shown(layer)}" for name, layer in shown.items())
         for name, layer in wrong.items():
-            raise FieldError(FIELD, self.model.module, *_mixing(name, layer, tried=self.model.replace))
+            raise FieldError(FIELD, self.model.module, *_mixing(name or "itself", layer, tried=self.model.replace))
         kept = [(name, type(layer).__name__) for name, layer in module.named_modules() if _keeps_statistics(layer)]
         self.notes = tuple(f"{name}: a frozen {kind}, which uses the statistics that it came with" for name, kind in kept)
         return module
-
-    def _mixes(self, layer: nn.Module) -> bool:
-        """Whether a record's output, or a buffer, depends on other records of its batch; or the layer has no per-record rule."""
-        trained = any(p.requires_grad for p in layer.parameters(recurse=False))
-        if isinstance(layer, _BatchNorm):
-            return trained or layer.running_mean is None
-        if _keeps_statistics(layer):
-            return trained
-        validator = ModuleValidator.VALIDATORS.get(type(layer))
-        return trained and validator is not None and bool(validator(layer))
 
     def losses(self, outputs_BK: Tensor, labels_B: Tensor) -> Tensor:
         """Each record's loss [B], in float32."""
@@ -145,23 +154,26 @@ class UserModule:
 
     def predict(self, params_P: Tensor, features_Bd: Tensor) -> Tensor:
         """Labels [B]: the largest output; -1, which no row has, where the module raises an error on a row."""
-        from sweeper.backends.per_record import without_offenders
+        from sweeper.backends.per_record import passes
 
-        def labels(some_Bd: Tensor) -> Tensor:
-            some_Bd = some_Bd.clone()
-            found_B, failed_B = without_offenders(
-                some_Bd, torch.zeros(len(some_Bd), dtype=torch.int64), lambda: self.template(self.shaped(some_Bd)).argmax(dim=1)
-            )
-            return found_B.masked_fill(failed_B, -1)
+        def labels(some_Bd: Tensor, _: Tensor, __: Tensor) -> Tensor:
+            with in_users_code():
+                found_B: Tensor = self.template(self.shaped(some_Bd)).argmax(dim=1)
+            return found_B
 
         bind(trained_of(self.template), params_P.detach().float().clone())
         self.template.eval()
+        chosen_B, at = torch.full((len(features_Bd),), -1), 0
         try:
             with torch.no_grad(), global_randomness(None):
-                chosen = [labels(some_Bd) for some_Bd in features_Bd.split(_PREDICTED)]
+                for some_Bd, size in cut(features_Bd, self.sizes):
+                    here_B = torch.arange(size) < len(some_Bd)
+                    for labels_B, real_B in passes(filled(some_Bd, size), torch.zeros(size, dtype=torch.int64), here_B, labels):
+                        chosen_B[at : at + len(some_Bd)][real_B[: len(some_Bd)]] = labels_B[real_B]
+                    at += len(some_Bd)
         finally:
             training(self.template)
-        return torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)
+        return chosen_B
 
 
 @lru_cache(maxsize=4)
@@ -177,6 +189,14 @@ def training(module: nn.Module) -> nn.Module:
         if _keeps_statistics(layer):
             layer.eval()
     return module
+
+
+def _uncompiled(module: nn.Module) -> nn.Module:
+    """What torch.compile was given: its layers are asked one by one what they got."""
+    whole: nn.Module = getattr(module, "_orig_mod", module)
+    for layer in whole.modules():
+        layer._compiled_call_impl = None
+    return whole
 
 
 def _keeps_statistics(layer: nn.Module) -> bool:
@@ -206,11 +226,13 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def digest(module: nn.Module) -> str:
-    """Of all parameters and buffers."""
+    """Of all parameters and buffers, and of what plain attributes hold."""
     found = hashlib.blake2b()
     for name, value in tensors_of(module).items():
         found.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         found.update(value.contiguous().flatten().view(torch.uint8).numpy())
+    for name, mark in marks_of(module).items():
+        found.update(f"{name} {mark}".encode())
     return found.hexdigest()
 
 
@@ -233,6 +255,21 @@ def imported(field: str, text: str) -> Any:
         sys.path.remove(here)
 
 
+def _needs_another(layer: nn.Module, *, cells: bool) -> bool:
+    """Whether a record's output, or a buffer, depends on other records of its batch; or the layer has no per-record rule.
+
+    cells: of recurrent layers too, which can do without if they are given their states.
+    """
+    trained = any(p.requires_grad for p in layer.parameters(recurse=False))
+    if isinstance(layer, _BatchNorm):
+        return trained or layer.running_mean is None
+    if _keeps_statistics(layer):
+        return trained
+    if isinstance(layer, (nn.MultiheadAttention, nn.RNNBase)):  # those that are frozen draw no numbers but where they drop some
+        return layer.dropout > 0 or any(p.requires_grad for p in layer.parameters())
+    return cells and trained and isinstance(layer, nn.RNNCellBase)
+
+
 def _mixing(name: str, layer: nn.Module, *, tried: bool) -> tuple[str, str]:
     """Rule and hint for a layer that is refused."""
     kind, own = type(layer).__name__, next((n for n, _ in layer.named_parameters(recurse=False)), None)
@@ -240,27 +277,20 @@ def _mixing(name: str, layer: nn.Module, *, tried: bool) -> tuple[str, str]:
     if isinstance(layer, _InstanceNorm):
         return f"has {what}, which keeps statistics of the records that it sees", "Build it without track_running_stats."
     if not isinstance(layer, _BatchNorm):
-        rule = f"has {what}, whose gradients cannot be made record by record"
-        return (
-            rule,
-            "Use a layer that can." if tried else f"Set model.replace: true for opacus.layers' stand-in, {what_for(layer)}.",
-        )
-    if any(p.requires_grad for p in layer.parameters(recurse=False)) and not tried:
-        groups = f"torch.nn.GroupNorm({ModuleValidator.FIXERS[type(layer)](layer).num_groups}, {layer.num_features})"
-        hint = f"Use {groups}, or set model.replace: true, which does it."
-        return f"has {what}, which mixes the records of a batch", hint
-    rule = f"has {what}, which mixes the records of a batch: it keeps no statistics of its own"
-    return rule, "Use torch.nn.GroupNorm."
+        rule, stand_in = f"has {what}, whose gradients cannot be made record by record", what_for(layer)
+        if tried or not stand_in:
+            return rule, "Use torch's own layer as it is built, with parameters that no other layer holds."
+        return rule, f"Set model.replace: true for its stand-in, {stand_in}."
+    rule, norm = f"has {what}, which mixes the records of a batch", batch_norm_hint(layer)
+    if layer.running_mean is None:
+        rule += ": it keeps no statistics of its own"
+    if tried or not norm:
+        return rule, "Leave it out: a record has too few numbers in it to be normalised by itself."
+    return rule, f"Use {norm}, or set model.replace: true, which does it."
 
 
 def _shown(layer: nn.Module) -> str:
     return type(layer).__name__ if list(layer.children()) else str(layer)
-
-
-def what_for(layer: nn.Module) -> str:
-    """What the replacement of a layer is called."""
-    names = {"LSTM": "DPLSTM", "GRU": "DPGRU", "MultiheadAttention": "DPMultiheadAttention"}
-    return names.get(type(layer).__name__, "if it has one")
 
 
 def _line(error: Exception, limit: int = 200) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from sweeper import catalog, planning, seeds
 from sweeper.checks import RequestError
 from sweeper.launch.alone import alone
-from sweeper.launch.examined import examine_model
+from sweeper.launch.examined import examination_of, examine_model
 from sweeper.launch.outcome import Finished, Say, WorkFailed
 from sweeper.launch.progress import Progress
 from sweeper.planning import Plan
@@ -239,7 +239,8 @@ class Driver:
             raise RequestError(f"data.n = {data.rows:,}, stated by {data.rows_stated_by}, is not the length of the table")
         progress.expect(len(indices))
         open_data = OpenData.of(data, table)
-        work = Stage(spec=plan.spec, noises=plan.noises, data=data, open_data=open_data, indices=indices)
+        found = examination_of(plan.spec)
+        work = Stage(spec=plan.spec, noises=plan.noises, data=data, open_data=open_data, indices=indices, examination=found)
         if not run_stage(vault, self.home.path, work, progress.settled if progress.counts else None):
             raise WorkFailed(
                 f"sweep {plan.spec.name}: workers or nodes were lost too often to finish; nothing is lost or redrawn: "

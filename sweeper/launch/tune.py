@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from sweeper.launch.checkpoints import DEFAULT_SECONDS, TrialKeep, seconds_between
 from sweeper.launch.cluster import room_for
+from sweeper.launch.examined import take_over
 from sweeper.launch.keeper import Keeper
 from sweeper.launch.open_data import OpenData
 from sweeper.spec.sweep import DataSpec, SweepSpec
@@ -43,6 +44,7 @@ class Stage:
     data: DataSpec
     open_data: OpenData
     indices: tuple[int, ...]
+    examination: Any = None  # of a user's module
 
 
 class Runner(tune.Trainable):
@@ -55,6 +57,7 @@ class Runner(tune.Trainable):
         open_data: OpenData | None = None,
         folder: str = "",
         checkpoint_seconds: float = DEFAULT_SECONDS,
+        examined: tuple[SweepSpec, Any] | None = None,
     ) -> None:
         import torch
 
@@ -66,6 +69,8 @@ class Runner(tune.Trainable):
         torch.set_num_threads(1)  # two threads under contention run many times slower than one
         self._index, self._keeper, self._seconds = config["row"], keeper, checkpoint_seconds
         assert open_data is not None
+        if examined is not None:
+            take_over(*examined)
         self._worker = Worker(open_data)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -134,7 +139,14 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         .remote(str(root), vault.sweep, stage.spec, dict(stage.noises), stage.data)
     )
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
-    runner = tune.with_parameters(Runner, keeper=keeper, open_data=stage.open_data, folder=os.getcwd(), checkpoint_seconds=seconds)
+    runner = tune.with_parameters(
+        Runner,
+        keeper=keeper,
+        open_data=stage.open_data,
+        folder=os.getcwd(),
+        checkpoint_seconds=seconds,
+        examined=(stage.spec, stage.examination),
+    )
     staging = vault.directory / "tune"  # 0700 with the Vault: Tune's own state knows K
     shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
     watch = threading.Event()

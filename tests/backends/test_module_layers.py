@@ -176,10 +176,15 @@ def problem_layers(name: str) -> tuple[int, ...]:
 
 
 def test_replacements_are_named() -> None:
-    assert examined(MODELS["lstm"], DESCRIPTION).replaced == ("inner: LSTM by DPLSTM",)
-    assert examined(MODELS["gru-both-ways"], DESCRIPTION).replaced == ("inner: GRU by DPGRU",)
-    assert examined(MODELS["attention"], DESCRIPTION).replaced == ("inner: MultiheadAttention by DPMultiheadAttention",)
-    assert examined(MODELS["batch-norm"], DESCRIPTION).replaced[0].startswith("1: BatchNorm1d by GroupNorm(2, 6")
+    assert examined(MODELS["lstm"], DESCRIPTION).replaced == ("inner: LSTM by DenseRecurrent",)
+    assert examined(MODELS["gru-both-ways"], DESCRIPTION).replaced == ("inner: GRU by DenseRecurrent",)
+    assert examined(MODELS["attention"], DESCRIPTION).replaced == ("inner: MultiheadAttention by DenseAttention",)
+    assert examined(MODELS["batch-norm"], DESCRIPTION).replaced[0].startswith("1: BatchNorm1d by GroupNorm(1, 6")
+
+
+def test_cells_are_replaced_where_it_is_asked_for_and_can_do_without_where_they_are_given_states() -> None:
+    assert examined(own("Celled", replace=True), DESCRIPTION).replaced == ("cell: GRUCell by DenseCell",)
+    assert examined(own("Celled", args={"given": True}), DESCRIPTION).replaced == ()
 
 
 def test_a_frozen_batch_norm_uses_its_own_statistics_and_keeps_them() -> None:
