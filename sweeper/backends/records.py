@@ -12,6 +12,7 @@ Shapes: B records of a chunk, T positions of a record, I inputs, O outputs, V to
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -196,5 +197,7 @@ def _functional(call: Call, inputs: list[Tensor], delta: Tensor) -> dict[nn.Para
         return (output.float() * delta.unsqueeze(0)).sum()
 
     plain = {name: p.detach() for name, p in trained.items()}
-    found = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")(plain, inputs, delta)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop")  # where vmap has a loop for an operator
+        found = vmap(grad(value), in_dims=(None, 0, 0), randomness="different")(plain, inputs, delta)
     return {trained[name]: gradients.float().contiguous() for name, gradients in found.items()}

@@ -85,6 +85,25 @@ def test_a_module_moves_by_at_most_the_clip_norm(per_record, extra):
         assert 0.9 < moved(lambda **k: ModuleProblem(model=model, **k), features, labels, zeros) <= 1.0
 
 
+def test_a_module_would_move_by_more_without_the_margin():
+    """What the test above would see if policies aimed at the norm that they state."""
+    model, found = ModuleModel(module="user_nets:head", args={"width": 1, "classes": 2}), []
+    for extra in range(8):
+        features, labels = drifting(round(BLOCK * 0.7) + extra, BLOCK, 0.26)
+        full, sums = table(features, labels), []
+        for rows in (full, without(full, 0)):
+            problem = ModuleProblem(
+                model=model,
+                description=Description(rows=len(labels), features=1, classes=2),
+                table=rows,
+                rows=np.arange(len(labels)),
+            )
+            factors = FixedClip(clip_norm=NORM).factors
+            sums.append(problem.batch(np.arange(len(labels))).sum(torch.zeros(4), lambda squares: factors(squares) / (1 - MARGIN)))
+        found.append(float((sums[0] - sums[1]).norm()) / NORM)
+    assert max(found) > 1.0
+
+
 def test_the_margin_is_the_bound_on_what_a_block_loses():
     """(B - 1) B 2^-24 for each of the two sums, beside 2^-19 for a norm and its factor."""
     assert MARGIN >= 2 * BLOCK * (BLOCK - 1) * 2.0**-24 + 2.0**-19
