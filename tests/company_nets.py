@@ -303,6 +303,124 @@ class Named(Small):
         return found
 
 
+class Spread(nn.Dropout):
+    """A dropout of the user's own: noise as large as the batch is spread."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows + torch.randn_like(rows) * self.p * rows.detach().std() if self.training else rows
+
+
+class WithSpread(Small):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread = Spread(0.2)
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        return self.spread(rows)
+
+
+class Hooked(Small):
+    """Skips a batch whose derivatives are large, in a hook on the way back."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        hidden = torch.tanh(self.inner(rows))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda delta: torch.zeros_like(delta) if delta.norm() > 10 else delta)
+        found: Tensor = self.out(hidden)
+        return found
+
+
+KEPT: dict[str, Tensor] = {}
+
+
+class CentredByGlobal(Small):
+    """Keeps the mean of the first batch of the process."""
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        return rows - KEPT.setdefault("mean", rows.detach().mean(dim=0))
+
+
+class ScaledByClass(Small):
+    """Keeps a number of the first batch on the class."""
+
+    scale: float | None = None
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        if ScaledByClass.scale is None:
+            ScaledByClass.scale = float(rows.max())
+        return rows / ScaledByClass.scale
+
+
+class Longest(nn.Module):
+    """Cuts tokens at the length of the longest record, which a tensor made of a list of tensors knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.inner, self.out = nn.Embedding(500, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        lengths = torch.tensor([record.count_nonzero() for record in tokens]).clamp(min=1)
+        found: Tensor = self.out(torch.tanh(self.inner(self.table(tokens[:, : lengths.max()]))).mean(dim=1))
+        return found
+
+
+class LongestWithoutAsking(Longest):
+    """The mean over as many positions as the longest record has."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        most = (tokens != 0).sum(dim=1).amax()
+        found: Tensor = self.out(torch.tanh(self.inner(self.table(tokens))).sum(dim=1) / most)
+        return found
+
+
+class Filling(nn.Module):
+    """Puts other vectors where a rare token stands, one after the other, whoever's they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.other, self.out = nn.Embedding(30_000, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.table(tokens)
+        rare = (tokens == 77).unsqueeze(2).expand_as(hidden)
+        found: Tensor = self.out(torch.tanh(hidden.masked_scatter(rare, self.other(hidden))).mean(dim=1))
+        return found
+
+
+class Rounded(Small):
+    """Computes in bfloat16 by itself."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(rows)
+
+
+class OnlyWithout(Small):
+    """Has no derivative."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        hidden = self.inner(rows)
+        if hidden.requires_grad:
+            raise NotImplementedError("no backward pass here")
+        found: Tensor = self.out(hidden)
+        return found
+
+
+class RunningLoss:
+    """Losses over their running mean."""
+
+    def __init__(self) -> None:
+        self.mean = torch.ones(())
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        losses = functional.cross_entropy(outputs, labels, reduction="none")
+        self.mean = 0.999 * self.mean + 0.001 * losses.detach().mean()
+        return losses / self.mean
+
+
+running_loss = RunningLoss()
+
+
 class Placed(nn.Module):
     """Looks up the embedding of positions once for all records, or once for each."""
 
@@ -329,6 +447,9 @@ def compiled(how: str) -> nn.Module:
     module = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3))
     if how == "wrapped":
         return torch.compile(module)  # type: ignore[return-value]
+    if how == "a part wrapped":
+        module[0] = torch.compile(module[0])  # type: ignore[assignment]
+        return module
     (module if how == "in place" else module[0]).compile()
     return module
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import networks
@@ -373,20 +374,20 @@ class Placed(nn.Module):
         return self.out(torch.tanh(x).mean(dim=1))
 
 
-PASSES: list[int] = []
+PASSES: Any = types.ModuleType("passes")
 
 
 class Thawing(nn.Module):
-    """Unfreezes its first layer at its thousandth pass."""
+    """Unfreezes its first layer at its two thousandth pass."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.out = nn.Linear(12, 6).requires_grad_(False), nn.Linear(6, 3)
-        PASSES.append(0)  # where an examination of the module's attributes does not look
+        PASSES.count = 0  # where an examination of the module's attributes does not look
 
     def forward(self, rows: Tensor) -> Tensor:
-        PASSES[-1] += 1
-        if PASSES[-1] > 1000:
+        PASSES.count += 1
+        if PASSES.count > 2000:
             self.inner.requires_grad_(True)
         return self.out(torch.tanh(self.inner(rows)))
 

@@ -9,7 +9,7 @@ import math
 import pickle
 import random as random_of_python
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -75,31 +75,49 @@ def _other_draws() -> tuple[str, bytes]:
 
 
 def keeps_nothing(engine: Engine, made_up: MadeUp, size: int) -> Followed:
-    """What is read out of records in two passes of this size in training and in evaluation, the first that the module sees.
+    """What is read out of records in passes of this size, in training with and without dropout and in evaluation.
 
     Raises:
-      FieldError: its objects keep what records left there, or change from pass to pass; names the attribute.
+      FieldError: somebody keeps what is made of records, or something changes from pass to pass; names the attribute.
     """
     features_Bd, labels_B = made_up.batch(size)
-    read = Followed()
-    with modes_kept(engine.module):
-        for mode in (True, False):
-            if not mode:
+    read, loss = Followed(), engine.user.loss_function
+
+    def trained() -> None:
+        losses_B = losses_with_graph(engine, features_Bd, labels_B)
+        torch.autograd.grad(losses_B.sum(), engine.trained, allow_unused=True)
+
+    def evaluated() -> None:
+        with torch.no_grad():
+            engine.user.losses(engine.outputs(features_Bd), labels_B)
+
+    for run, drops in ((trained, False), (trained, True), (evaluated, False)):
+        with modes_kept(engine.module), global_randomness(None) if drops else nullcontext():
+            if run is evaluated:
                 engine.module.eval()
-            marks = [marks_of(engine.module)]
+            for layer in dropouts(engine.module) if drops else ():
+                layer.train()
+            marks = [marks_of(engine.module, loss)]
             for _ in range(2):
-                found = followed(lambda: engine.user.losses(engine.outputs(features_Bd), labels_B), features_Bd, labels_B)
+                found = followed(run, features_Bd, labels_B)
                 read.places |= found.places
-                marks.append(marks_of(engine.module))
-                for name, value in attributes_of(engine.module):
-                    if found.holds(value):
-                        raise _keeps(engine, name)
+                marks.append(marks_of(engine.module, loss))
+                nothing_held(engine, found)
             # what is made once, as a table of positions is, may be made in the first pass, if nothing of a record can be in it
             first, last = marks[0 if read.places else 1], marks[2]
             for name in first.keys() | last.keys():
                 if first.get(name) != last.get(name):
                     raise _keeps(engine, name)
     return read
+
+
+def nothing_held(engine: Engine, found: Followed) -> None:
+    """Raises FieldError where a tensor that was made of records in a pass is still there."""
+    for name, value in (*tensors_of(engine.module).items(), *attributes_of(engine.module, engine.user.loss_function)):
+        if found.holds(value):
+            raise _keeps(engine, name)
+    if found.kept:
+        raise engine.fault("keeps tensors that are made of its records", "Have it keep nothing but parameters, wherever it is.")
 
 
 def one_output_per_class(engine: Engine, features_Bd: Tensor, classes: int) -> Tensor:
@@ -161,7 +179,11 @@ def gradients(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> list[Ten
 def losses_with_graph(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> Tensor:
     """Each record's loss [B]."""
     with torch.enable_grad():
-        outputs = engine.outputs(features_Bd)
+        try:
+            outputs = engine.outputs(features_Bd)
+        except Exception as error:
+            rule = f"raised {type(error).__name__} where a gradient is wanted: {text_of(error)}"
+            raise engine.fault(rule, "Call it in Python, in training mode and without torch.no_grad().") from error
         try:
             return engine.user.losses(outputs, labels_B)
         except FieldError:

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from sweeper import seeds
-from sweeper.backends.examine import Examination, examined
+from sweeper.backends.examine import Examination, examined, made_up_of
 from sweeper.backends.per_record import Engine, passes
 from sweeper.backends.sizes import cut, filled
 from sweeper.backends.stored import StoredRows
 from sweeper.backends.torch_state import global_randomness
-from sweeper.backends.user_module import UserModule, bind, dropouts, trained_of, training, user_module
+from sweeper.backends.user_module import UserModule, bind, dropouts, trained_of, training, user_module, warmed
 from sweeper.checks import FieldError
 from sweeper.data.table import Table
 from sweeper.models.module import ModuleModel
@@ -49,7 +49,8 @@ class ModuleProblem:
         self._user: UserModule = user_module(model)
         self._description = description
         self._stored = StoredRows(description=description, table=table, rows=rows, pixels=pixels)
-        self._module: nn.Module = self._user.built()
+        made_up = made_up_of(description, self.examination.tokens)
+        self._module: nn.Module = warmed(self._user, self._user.built(), made_up, self.examination.sizes)
         self._trained = trained_of(self._module)
         self._engine = Engine(self._user, self._module, self.examination.ways, self.examination.copied)
         self._sizes = self.examination.sizes

@@ -34,6 +34,7 @@ class Engine:
         self.activations, self.unused = 0, set(range(len(self.trained)))  # numbers of the last micro-batch; parts never met
         self.repeated: set[str] = set()  # owners whose gradients are sums over calls
         self.precision = user.model.precision
+        self.halved = False  # whether the module rounds by itself
 
     def fault(self, rule: str, hint: str = "") -> FieldError:
         return FieldError(FIELD, self.user.model.module, rule, hint)
@@ -79,6 +80,7 @@ class Engine:
             calls, recorder.calls = recorder.calls, []
         if overwritten := {call.name for call in calls if call.overwritten}:
             raise Overwritten(overwritten)
+        self.halved |= any(call.output.dtype in (torch.bfloat16, torch.float16) for call in calls)
         deltas = torch.autograd.grad(total, [call.output for call in calls], allow_unused=True)
         self.activations = sum(sum(value.numel() for value in call.inputs) + 2 * call.output.numel() for call in calls)
         self.repeated |= repeated_in(calls)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sweeper import seeds
-from sweeper.backends.attributes import marks_of
+from sweeper.backends.attributes import values_of
+from sweeper.backends.made_up import MadeUp
 from sweeper.backends.replaced import replaced
-from sweeper.backends.sizes import cut, filled
+from sweeper.backends.sizes import LEAST, cut, filled
 from sweeper.backends.stand_ins import batch_norm_hint, what_for
 from sweeper.backends.torch_state import global_randomness, in_users_code, settings_kept
 from sweeper.checks import FieldError
@@ -33,6 +33,15 @@ if TYPE_CHECKING:
     from sweeper.seeds import Streams
 
 FIELD = "model.module"
+_DROPOUTS = (  # others' own may be anything
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+)
 
 
 class UserModule:
@@ -124,6 +133,11 @@ class UserModule:
         self.notes = tuple(f"{name}: a frozen {kind}, which uses the statistics that it came with" for name, kind in kept)
         return module
 
+    @property
+    def loss_function(self) -> Any:
+        """The user's own; None: cross-entropy."""
+        return self._loss
+
     def losses(self, outputs_BK: Tensor, labels_B: Tensor) -> Tensor:
         """Each record's loss [B], in float32."""
         outputs_BK = outputs_BK.float()
@@ -196,6 +210,8 @@ def _uncompiled(module: nn.Module) -> nn.Module:
     whole: nn.Module = getattr(module, "_orig_mod", module)
     for layer in whole.modules():
         layer._compiled_call_impl = None
+        for name, child in layer._modules.items():
+            layer._modules[name] = getattr(child, "_orig_mod", child)
     return whole
 
 
@@ -217,7 +233,22 @@ def bind(trained: list[nn.Parameter], params_P: Tensor) -> None:
 
 def dropouts(module: nn.Module) -> list[nn.Module]:
     """The layers that draw random numbers while they train."""
-    return [layer for layer in module.modules() if isinstance(layer, (_DropoutNd, nn.RReLU))]
+    return [layer for layer in module.modules() if type(layer) in _DROPOUTS]
+
+
+def warmed(user: UserModule, module: nn.Module, made_up: MadeUp, sizes: tuple[int, ...]) -> nn.Module:
+    """The module after passes of made-up records in all sizes and modes, in training.
+
+    What code makes once, in the first pass that it sees, holds made-up numbers then, wherever it is kept.
+    """
+    with global_randomness(None), in_users_code(), torch.no_grad():
+        for size in (min(LEAST, user.model.microbatch or LEAST), *sizes):  # the first is what an examination begins with
+            features_Bd, labels_B = made_up.batch(size)
+            for mode in (True, False):
+                training(module) if mode else module.eval()
+                with torch.set_grad_enabled(mode):
+                    user.losses(module(user.shaped(features_Bd)), labels_B)
+    return training(module)
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -231,7 +262,7 @@ def digest(module: nn.Module) -> str:
     for name, value in tensors_of(module).items():
         found.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         found.update(value.contiguous().flatten().view(torch.uint8).numpy())
-    for name, mark in marks_of(module).items():
+    for name, mark in values_of(module).items():
         found.update(f"{name} {mark}".encode())
     return found.hexdigest()
 

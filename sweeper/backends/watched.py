@@ -1,13 +1,19 @@
 """Where a module's Python reads numbers out of its records, which lets one record decide what becomes of a whole batch.
 
 `if x.max() > 1: x = x / 255` is an example: no made-up records can be sure to meet its threshold. So what is looked for is not the
-decision but the reading that it needs: every tensor made of records is followed through a pass, down to torch's own operators.
+decision but the reading that it needs: every tensor made of records is followed through a pass, down to torch's own operators, and
+back through its derivatives. What leaves their sight (threads, memory that is not torch's, layouts with numbers of elements of
+their own) counts as a reading.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,9 +24,15 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_LEAVING = {"tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__dlpack__"}  # no operator sees these
+_LEAVING = {"tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "storage", "__dlpack__", "__reduce_ex__"}
+_SHOWN = {"__repr__", "__str__", "__format__", "__float__", "__int__", "__index__", "__bool__", "__complex__", "item"}
+_FROM_OUTSIDE = {"from_numpy", "frombuffer", "from_dlpack"}  # memory that is not torch's
+_FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor", "new", "sparse_coo_tensor", "sparse_csr_tensor"}  # no operator sees
+_BY_NUMBERS = {"tensor_split"}  # takes whole numbers out of its second argument, seen by no operator
+_BY_ERRORS = {"_linalg_check_errors", "_assert_async", "_functional_assert_async"}  # raise one, which Python can catch
+_BY_PLACES = {"_pack_padded_sequence": 1, "masked_scatter": 1, "masked_scatter_": 1}  # what the numbers of this argument decide
 _SHAPED = {"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full"}
-_ASIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # frames in between that are nobody's decision
+_ASIDE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))  # frames that are nobody's decision
 
 
 class Followed:
@@ -28,12 +40,38 @@ class Followed:
 
     def __init__(self) -> None:
         self._memory: dict[int, Any] = {}  # kept, so that no address is used again
+        self._fresh: dict[int, Any] = {}  # what was made in the pass, of records or not
+        self._given: set[int] = set()
+        self._outside: dict[int, Any] = {}
         self.places: dict[str, str] = {}  # "nets.py:12" -> what was called there
+
+    def give(self, tensor: Tensor) -> None:
+        """One of the records themselves."""
+        self.add(tensor)
+        self._given.add(tensor.untyped_storage()._cdata)
 
     def add(self, tensor: Tensor) -> None:
         if tensor.layout is torch.strided:
             memory = tensor.untyped_storage()
             self._memory[memory._cdata] = memory
+        else:
+            self.read(f"a tensor of layout {str(tensor.layout).removeprefix('torch.')}")
+
+    def made(self, tensor: Tensor, given: list[Any]) -> None:
+        """A tensor that is new, unless it is a view of one of those that were given."""
+        if tensor.layout is torch.strided:
+            memory = tensor.untyped_storage()
+            old = {value.untyped_storage()._cdata for value in given if isinstance(value, Tensor) and value.layout is torch.strided}
+            if memory._cdata not in old and memory._cdata not in self._outside:
+                self._fresh[memory._cdata] = memory
+
+    def from_outside(self, tensor: Tensor) -> None:
+        memory = tensor.untyped_storage()
+        self._outside[memory._cdata] = memory
+        self._fresh.pop(memory._cdata, None)
+
+    def is_fresh(self, tensor: Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._fresh
 
     def holds(self, value: Any) -> bool:
         return isinstance(value, Tensor) and value.layout is torch.strided and value.untyped_storage()._cdata in self._memory
@@ -41,53 +79,80 @@ class Followed:
     def read(self, what: str) -> None:
         self.places.setdefault(_place(sys._getframe(2)), what)
 
+    @property
+    def kept(self) -> int:
+        """How many tensors made of records somebody still holds."""
+        self._fresh.clear()
+        if self._held():  # perhaps by what refers to itself, and is gone
+            gc.collect()
+        return self._held()
+
+    def _held(self) -> int:
+        return sum(torch._C._storage_Use_Count(at) > 1 for at in self._memory if at not in self._given)
+
 
 def followed(run: Callable[[], Any], *records: Tensor) -> Followed:
     """What becomes of records in one pass."""
     found = Followed()
     for part in records:
-        found.add(part)
-    with _Methods(found), _Operators(found):
+        found.give(part)
+    with _threads(found), _Methods(found), _Operators(found):
         run()
     return found
 
 
 class _Operators(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __init__(self, found: Followed) -> None:
         super().__init__()
         self._found = found
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, found = kwargs or {}, self._found
-        name = str(func.overloadpacket).rpartition(".")[2]
+        name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         some = (args[1:], kwargs) if name in _SHAPED else (args, kwargs)  # those ask the first for its shape and type alone
         of_records = any(found.holds(value) for value in tree_leaves(some))
         result = func(*args, **kwargs)
-        if not of_records:
-            return result
         results = tree_leaves(result)
-        if any(isinstance(value, (bool, int, float, complex)) for value in results) or self._of_unknown_size(func, args):
-            found.read("a Python number" if name == "_local_scalar_dense" else name)
-        for value in results:
-            if isinstance(value, Tensor):
+        if of_records:
+            if not hasattr(func, "_schema") or name in _BY_ERRORS:
+                found.read(name)
+            elif any(isinstance(value, (bool, int, float, complex)) for value in results):
+                found.read("a Python number" if name == "_local_scalar_dense" else name)
+            elif self._decides(func, name, args):
+                found.read(name)
+            for value in _written(func, args, kwargs):
+                if not (found.holds(value) or found.is_fresh(value)):
+                    found.read("written into what was there before")
                 found.add(value)
-        if func._schema.is_mutable:
-            named = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
-            for argument in func._schema.arguments:
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    for value in tree_leaves(named.get(argument.name)):
-                        if isinstance(value, Tensor):
-                            found.add(value)
+            for value in results:
+                if isinstance(value, Tensor):
+                    found.add(value)
+        else:
+            for value in results:
+                if isinstance(value, Tensor):
+                    found.made(value, tree_leaves((args, kwargs)))
         return result
 
-    def _of_unknown_size(self, func: Any, args: Any) -> bool:
-        """Whether the shape of what comes out depends on the numbers that go in."""
-        if func.overloadpacket is torch.ops.aten.index:
-            wanted = tree_leaves(args[1])
-            return any(self._found.holds(at) and at.dtype in (torch.bool, torch.uint8) for at in wanted)
-        if func.overloadpacket is torch.ops.aten._pack_padded_sequence:
-            return self._found.holds(args[1])
+    def _decides(self, func: Any, name: str, args: Any) -> bool:
+        """Whether shapes, or whose numbers go where, depend on the numbers that go in."""
+        if name == "index":
+            return any(self._found.holds(at) and at.dtype in (torch.bool, torch.uint8) for at in tree_leaves(args[1]))
+        if name in _BY_PLACES:
+            return self._found.holds(args[_BY_PLACES[name]])
         return torch.Tag.dynamic_output_shape in func.tags
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The tensors that an operator writes into."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    named = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from (value for value in tree_leaves(named.get(argument.name)) if isinstance(value, Tensor))
 
 
 class _Methods(TorchFunctionMode):
@@ -96,18 +161,66 @@ class _Methods(TorchFunctionMode):
         self._found = found
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
+        name, found, kwargs = getattr(func, "__name__", ""), self._found, kwargs or {}
+        if name in _FROM_LISTS:
+            return self._from_list(func, name, args, kwargs)
         with torch._C.DisableTorchFunction():
-            if name in _LEAVING and args and self._found.holds(args[0]) and not _inside(_caller(sys._getframe(1), name)):
+            if args and found.holds(args[0]) and (name in _SHOWN or (name in _LEAVING and not _excused(sys._getframe(1), name))):
+                found.read(name)
+            if name in _BY_NUMBERS and any(found.holds(value) for value in tree_leaves((args[1:], kwargs))):
+                found.read(name)
+        result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            if isinstance(result, Tensor) and name in _FROM_OUTSIDE:
+                found.from_outside(result)
+            other = isinstance(result, Tensor) and result.layout is not torch.strided
+            if other and any(found.holds(value) for value in tree_leaves((args, kwargs))):
+                found.read(f"a tensor of layout {str(result.layout).removeprefix('torch.')}")
+        return result
+
+    def _from_list(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Torch shuts its modes out while it makes a tensor of a list of tensors."""
+        with torch._C.DisableTorchFunction():
+            of_records = any(self._found.holds(value) for value in tree_leaves((args, kwargs)))
+        result = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            if of_records and (not isinstance(args[-1] if args else None, Tensor) or name.startswith("sparse")):
                 self._found.read(name)
-        return func(*args, **(kwargs or {}))
+            if isinstance(result, Tensor):
+                if of_records:
+                    self._found.add(result)
+                else:
+                    self._found.made(result, tree_leaves((args, kwargs)))
+        return result
 
 
-def _caller(frame: FrameType | None, name: str) -> FrameType | None:
-    """Who called a method of a tensor: torch hands some on through Python functions of its own."""
+@contextmanager
+def _threads(found: Followed) -> Iterator[None]:
+    """Modes hold for one thread: what another one does with records is not seen."""
+    start = threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        found.read("a thread")
+        start(thread)
+
+    threading.Thread.start = started  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+
+
+def _excused(frame: FrameType | None, name: str) -> bool:
+    """Whether torch itself asks, for its own purposes; it hands some methods on through Python functions of its own."""
     while frame is not None and (frame.f_code.co_filename == overrides.__file__ or frame.f_code.co_name == name):
         frame = frame.f_back
-    return frame
+    if not _inside(frame):
+        return False
+    while frame is not None and _inside(frame):
+        if frame.f_code.co_name == "__reduce_ex__":
+            return False
+        frame = frame.f_back
+    return True
 
 
 def _inside(frame: FrameType | None) -> bool:
@@ -117,6 +230,6 @@ def _inside(frame: FrameType | None) -> bool:
 
 def _place(frame: FrameType | None) -> str:
     """file:line of the innermost frame of the user's own code."""
-    while frame is not None and _inside(frame):
+    while frame is not None and (_inside(frame) or frame.f_code.co_filename == threading.__file__):
         frame = frame.f_back
     return "a layer of torch" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

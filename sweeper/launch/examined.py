@@ -17,19 +17,19 @@ def examine_model(spec: SweepSpec, say: Say) -> None:
     if getattr(spec.model, "backend", None) != "opacus":
         return
     say(f"{spec.model.module}: looking at it on made-up records")
-    found = examination_of(spec)
+    found = examination_of(spec, lambda text: say(f"  {text}"))
     say(f"{spec.model.module}: {found.line()}")
     for line in (*found.replaced, *found.notes):
         say(f"  {line}")
 
 
-def examination_of(spec: SweepSpec) -> Any:
+def examination_of(spec: SweepSpec, say: Say = lambda _: None) -> Any:
     """What this process found out about a user's module; None for the models of this package."""
     if getattr(spec.model, "backend", None) != "opacus":
         return None
     from sweeper.backends.examine import examined
 
-    return examined(spec.model, spec.data.source.description)
+    return examined(spec.model, spec.data.source.description, say)
 
 
 def take_over(spec: SweepSpec, found: Any) -> None:

@@ -60,12 +60,15 @@ def moved_by(model: ModuleModel, full: Table, row: int) -> float:
 
 
 READS = {
-    "a threshold": (own("Rescaling"), r"company_nets.py:\d+ \(a Python number\)"),
+    "a threshold": (own("Rescaling"), r"company_nets.py:\d+ \(__bool__\)"),
     "a list": (own("Listing"), r"company_nets.py:\d+ \(tolist\)"),
     "an array": (own("ByNumpy"), r"company_nets.py:\d+ \(__array__\)"),
     "a count": (own("Picking"), r"company_nets.py:\d+ \(index\)"),
-    "a mask": (own("Masked", args={"asks": True}, integers=True), r"company_nets.py:\d+ \(a Python number\)"),
-    "an end": (own("Leaving"), r"company_nets.py:\d+ \(a Python number\)"),
+    "a mask": (own("Masked", args={"asks": True}, integers=True), r"company_nets.py:\d+ \(__bool__\)"),
+    "an end": (own("Leaving"), r"company_nets.py:\d+ \(__bool__\)"),
+    "a list of tensors": (own("Longest", integers=True), r"company_nets.py:\d+ \(tensor\)"),
+    "a hook": (own("Hooked"), r"company_nets.py:\d+ \(a Python number\)"),
+    "a rare token": (own("Filling", integers=True), r"company_nets.py:\d+ \(masked_scatter\)"),
     "a loss": (own("Small", loss="company_nets:by_counts"), r"company_nets.py:\d+ \(a Python number\)"),
 }
 
@@ -100,7 +103,12 @@ def test_as_a_batch_one_record_would_move_it_by_several_clip_norms() -> None:
 REFUSED = {
     "decides inside torch": (own("WithoutAsking"), "gives a record another gradient when another one of its 8 is 2 times as large"),
     "mean of the first batch": (own("Centred"), "changes mean while it computes"),
-    "mean in a closure": (own("CentredInside"), "changes prepare()['mean'] while it computes"),
+    "mean in a closure": (own("CentredInside"), "changes prepare()['kept']['mean'] while it computes"),
+    "mean in a global": (own("CentredByGlobal"), "changes company_nets.KEPT['mean'] while it computes"),
+    "a loss that remembers": (own("Small", loss="company_nets:running_loss"), "changes loss.mean while it computes"),
+    "a dropout of its own": (own("WithSpread"), "draws random numbers by itself"),
+    "the longest record counts": (own("LongestWithoutAsking", integers=True), "gives a record another"),
+    "no derivative": (own("OnlyWithout"), "raised NotImplementedError where a gradient is wanted: no backward pass here"),
     "counts passes": (own("Annealed"), "changes passes while it computes"),
     "mixes in large batches": (own("LargeCentred", args={"least": 100, "most": 999}), "when another one of its 128 is of zeros"),
     "mixes in middling ones": (own("LargeCentred", args={"least": 17, "most": 40}), "when another one of its 32 is of zeros"),
@@ -149,6 +157,7 @@ TAKEN = {
     "sets precision": own("Coarse"),
     "compiled": own("compiled", args={"how": "wrapped"}),
     "compiled in place": own("compiled", args={"how": "in place"}),
+    "a part compiled": own("compiled", args={"how": "a part wrapped"}),
     "a layer compiled": own("compiled", args={"how": "a layer"}),
 }
 
@@ -160,6 +169,40 @@ def test_sound_modules_are_not_refused(model: ModuleModel) -> None:
     assert found.error < 1e-4
     for value in (1.5, -3.0, 300.0):
         assert all(moved_by(model, unlike_the_rest(model, value), row) <= 1 + 1e-6 for row in (0, 7))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_module_that_rounds_by_itself_is_taken(precision: str) -> None:
+    model = own("Rounded", precision=precision)
+    assert 1e-4 < look(model).error < 0.1
+    assert all(moved_by(model, unlike_the_rest(model, 300.0), row) <= 1 + 1e-6 for row in (0, 7))
+
+
+def test_what_code_makes_once_it_makes_of_made_up_records_in_every_process() -> None:
+    """A worker that goes by the driver's examination, and whose class has kept no number yet."""
+    import company_nets
+
+    model = own("ScaledByClass")
+    company_nets.ScaledByClass.scale = None
+    found = look(model)
+    assert found.sizes == (1,)
+    kept = company_nets.ScaledByClass.scale
+    company_nets.ScaledByClass.scale = None
+    examine._KNOWN.clear()
+    examine.known(model, DESCRIPTION, found)
+    assert company_nets.ScaledByClass.scale == kept
+    full = unlike_the_rest(model, 300.0)
+    assert all(moved_by(model, full, row) <= 1 + 1e-6 for row in (0, 7))
+
+
+def test_expensive_modules_get_smaller_batches_and_say_what_they_are_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, said = own("deep", args={"layers": 2, "width": 99}), list[str]()
+    monkeypatch.setattr(examine, "_WORK", 1e8)  # 60 passes of 40,194 operations for a record: 41 records in all sizes
+    monkeypatch.setattr(examine, "_QUIET", -1.0)
+    found = examined(model, DESCRIPTION, said.append)
+    assert found.sizes == (8, 16)
+    assert "batches of 16, the 2. of 2 sizes" in said
+    assert any(line.startswith("gradients of records") for line in said)
 
 
 def test_torchs_settings_are_as_they_were() -> None:

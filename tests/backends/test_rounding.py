@@ -21,6 +21,7 @@ from sweeper.seeds import Streams, secret_from_seed
 from sweeper.spec.protocols import Description
 
 NORM = 0.25
+CLIP = FixedClip(clip_norm=NORM)
 STREAMS = Streams(secret_from_seed("rounding"), 0)
 
 
@@ -98,8 +99,7 @@ def test_a_module_would_move_by_more_without_the_margin():
                 table=rows,
                 rows=np.arange(len(labels)),
             )
-            factors = FixedClip(clip_norm=NORM).factors
-            sums.append(problem.batch(np.arange(len(labels))).sum(torch.zeros(4), lambda squares: factors(squares) / (1 - MARGIN)))
+            sums.append(problem.batch(np.arange(len(labels))).sum(torch.zeros(4), lambda s: CLIP.factors(s) / (1 - MARGIN)))
         found.append(float((sums[0] - sums[1]).norm()) / NORM)
     assert max(found) > 1.0
 
