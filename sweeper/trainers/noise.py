@@ -38,6 +38,14 @@ def gaussian_(out: Tensor, std: float, generator: torch.Generator) -> Tensor:
     return out.mul_(std)
 
 
+def noisy_(noise: Tensor, total: Tensor) -> Tensor:
+    """Noise += total, in place: added in float64 where the total is in it, and rounded to float32 once, with the noise."""
+    import numpy as np
+
+    np.add(total.numpy(), noise.numpy(), out=noise.numpy(), casting="same_kind")  # by torch, three passes over float64 numbers
+    return noise
+
+
 def beyond_cut(count: int, generator: torch.Generator) -> Tensor:
     """Draws of |X| given |X| > 4, X standard normal, in float64, by inverse survival of 53 uniform bits."""
     import torch
