@@ -7,11 +7,13 @@ import pytest
 import torch
 from small import blobs
 
-from sweeper.backends import layered, products
+from sweeper.backends import closed_form, layered, products
+from sweeper.backends.closed_form import LinearProblem
 from sweeper.backends.layered import LayeredProblem
 from sweeper.backends.products import FILL, exact_products, filled, product
 from sweeper.clip.fixed import FixedClip
 from sweeper.models.convnet import ConvNet
+from sweeper.models.linear import Softmax
 from sweeper.models.mlp import Mlp
 
 CLIP = FixedClip(clip_norm=0.5)
@@ -102,3 +104,22 @@ def test_broken_parameters_leave_out_the_records_drawn_and_no_others(model, valu
     summed_P, _, _, _, left_out = asked(model, 5, lambda size: torch.full((size,), value))
     assert not summed_P.any()
     assert left_out == 5
+
+
+@pytest.mark.parametrize("rows", [128, 200, 1024, 1100])
+def test_many_logits_give_the_same_sum_by_either_library(rows, monkeypatch):
+    full, description = blobs(rows, 40, 300)
+    problem, seen = LinearProblem(model=Softmax(), description=description, table=full, rows=np.arange(rows)), []
+    params_P, calls = torch.linspace(-1, 1, 300 * 41), []
+    monkeypatch.setattr(closed_form, "product", lambda *of, few: calls.append(few) or product(*of, few=few))
+
+    def factors(squares_BL):
+        seen.append(len(squares_BL))
+        return CLIP.factors(squares_BL)
+
+    found = problem.batch(np.arange(rows)).sum(params_P, factors)
+    assert any(calls)
+    problem._wide = False
+    alone = problem.batch(np.arange(rows)).sum(params_P, factors)
+    assert torch.linalg.norm(found - alone) < 1e-6 * torch.linalg.norm(alone)
+    assert sum(seen) == 2 * rows
