@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sweeper.backends.products import FILL, exact_products, filled, product
 from sweeper.clip.base import BLOCK
 from sweeper.data.table import Table
 from sweeper.models.linear import Linear
@@ -75,7 +76,7 @@ class LinearProblem:
         self._raw_BD = torch.empty((CHUNK, width + 1), dtype=torch.uint8) if pixels else None
         self._chunk_BD = torch.empty((CHUNK, width + 1))
         columns = self.outputs if self.outputs <= 4 else math.ceil(self.outputs / _PADDED) * _PADDED
-        self._logits_BC = torch.empty((CHUNK, columns))
+        self._wide = columns > _PADDED  # with few logits, oneDNN's products were no faster in a whole step
         self._weights_CD = torch.zeros((columns, width + 1))
         self._weights_CD[self.outputs :, width] = _NEVER * self._unit
 
@@ -151,11 +152,13 @@ class LinearProblem:
     ) -> tuple[Tensor, float]:
         """What `LinearBatch.sum_and_count` returns."""
         weights_KD = self._weights_CD[: self.outputs]
+        exact_products()
         torch.mul(params_P.view_as(weights_KD), self._unit, out=weights_KD)
         sum_KD, count = torch.zeros(weights_KD.shape, dtype=torch.float64), 0.0
         for rows in rows_B.split(CHUNK):
-            chunk_BD = self._gather(rows)
-            logits_BC = torch.mm(chunk_BD, self._weights_CD.t(), out=self._logits_BC[: len(rows)])
+            few = self._wide and len(rows) >= BLOCK
+            filled_BD = self._gather(rows, filled(len(rows), FILL if few else 1, CHUNK))
+            chunk_BD, logits_BC = filled_BD[: len(rows)], product(filled_BD, self._weights_CD.t(), few=few)[: len(rows)]
             residual_BC = self.model.residual_(logits_BC, self._labels_n.index_select(0, rows))
             squares_B1 = self._squares_n1.index_select(0, rows)
             norms_BL = residual_BC.square().sum(dim=1, keepdim=True).add_(self._lost).mul_(squares_B1)
@@ -169,8 +172,8 @@ class LinearProblem:
                 self._add_by_layer_(sum_KD, residual_BC, chunk_BD, factors)
             else:
                 scaled_BC = residual_BC.mul_(factors(norms_BL).unsqueeze(1))
-                _add_products_(sum_KD, scaled_BC[:, : self.outputs], chunk_BD)
-        return sum_KD.mul_(self._unit).view(-1), count
+                _add_products_(sum_KD, scaled_BC[:, : self.outputs], chunk_BD, self._wide)
+        return (sum_KD.mul_(self._unit) if self._unit != 1.0 else sum_KD).view(-1), count
 
     def _add_by_layer_(self, sum_KD: Tensor, residual_BC: Tensor, chunk_BD: Tensor, factors: Callable[[Tensor], Tensor]) -> None:
         """Add the sums of weights and of biases, each with its own factor. A bias is stored as 1 / unit, in a null row as 0."""
@@ -209,17 +212,24 @@ class LinearProblem:
             sums_J += terms(losses_BJ[:, :1], losses_BJ[:, 1:]).masked_fill(~real_B1, 0.0).sum(dim=0, dtype=torch.float64)
         return sums_J
 
-    def _gather(self, rows_B: Tensor) -> Tensor:
-        chunk_BD = self._chunk_BD[: len(rows_B)]
+    def _gather(self, rows_B: Tensor, length: int | None = None) -> Tensor:
+        """These rows, and null records up to a length."""
+        records = len(rows_B)
+        chunk_BD = self._chunk_BD[:records]
         if self._raw_BD is None:
-            return torch.index_select(self._store_nD, 0, rows_B, out=chunk_BD)
-        return chunk_BD.copy_(torch.index_select(self._store_nD, 0, rows_B, out=self._raw_BD[: len(rows_B)]))
+            torch.index_select(self._store_nD, 0, rows_B, out=chunk_BD)
+        else:
+            chunk_BD.copy_(torch.index_select(self._store_nD, 0, rows_B, out=self._raw_BD[:records]))
+        if length is None or length == records:
+            return chunk_BD
+        self._chunk_BD[records:length] = 0.0
+        return self._chunk_BD[:length]
 
 
-def _add_products_(sum_KD: Tensor, scaled_BK: Tensor, rows_BD: Tensor) -> None:
+def _add_products_(sum_KD: Tensor, scaled_BK: Tensor, rows_BD: Tensor, wide: bool = False) -> None:
     """Add scaled_BK^T rows_BD to a float64 sum, by blocks short enough for sweeper.clip.base.MARGIN."""
     for scaled, rows in zip(scaled_BK.split(BLOCK), rows_BD.split(BLOCK), strict=True):
-        sum_KD.add_(scaled.t() @ rows)
+        sum_KD.add_(product(scaled.t(), rows, few=wide and len(rows) == BLOCK))
 
 
 class LinearBatch:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sweeper.backends.passes import DensePass, Weighted, floats, passes
+from sweeper.backends.passes import DensePass, Weighted, fills, floats, passes
+from sweeper.backends.products import FILL, exact_products, filled
 from sweeper.backends.stored import StoredRows
 from sweeper.checks import FieldError
 from sweeper.clip.base import BLOCK
@@ -52,6 +53,7 @@ class LayeredProblem:
         self._stored = StoredRows(description=description, table=table, rows=rows, pixels=pixels)
         layers = model.stack(description.features, description.classes)
         self.chunk = chunk_of(layers)
+        self._fill = FILL if fills(layers) else 1
         self._passes = passes(layers, self.chunk)
         self._weighted = [layer for layer in self._passes if isinstance(layer, Weighted)]
         self._shapes = [shape for layer in layers for shape in layer.shapes]
@@ -121,10 +123,11 @@ class LayeredProblem:
         counted: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, float]:
         """What `LayeredBatch.sum_and_count` returns."""
+        exact_products()
         self._bind(params_P)
-        sum_P, count = torch.zeros(params_P.shape, dtype=torch.float64), 0.0
-        part_P = torch.empty_like(params_P)  # of one chunk: no more than BLOCK terms are added in float32
-        sums = self._views(part_P)
+        one = len(rows_B) <= self.chunk  # no more than BLOCK terms, which are added in float32; chunks are in float64
+        sum_P, count = torch.empty(params_P.shape, dtype=torch.float32 if one else torch.float64), 0.0
+        sums, join = self._views(sum_P), Tensor.copy_
         for rows in rows_B.split(self.chunk):
             marks_B, squares_BL = self._backward(rows)
             norms_BL = squares_BL if by_layer else squares_BL.sum(dim=1, keepdim=True)
@@ -134,14 +137,15 @@ class LayeredProblem:
                 norms_BL[wrong_B], marks_B[wrong_B] = 0.0, 0.0  # as null records
                 for layer in self._weighted:
                     layer.silence(wrong_B)
+            norms_BL, marks_B = norms_BL[: len(rows)], marks_B[: len(rows)]  # without what fills the chunk up
             if counted is not None:
                 count += float(counted(norms_BL).masked_fill(marks_B == 0, 0.0).sum(dtype=torch.float64))
             found = factors(norms_BL)
             each = found.unbind(dim=1) if by_layer else [found] * len(self._shapes)
-            part_P.zero_()
             for at, layer in enumerate(self._weighted):
-                layer.add_(sums[2 * at], sums[2 * at + 1], each[2 * at], each[2 * at + 1])
-            sum_P.add_(part_P)
+                for total, part in zip(sums[2 * at :], layer.sums(each[2 * at], each[2 * at + 1]), strict=False):
+                    join(total, part)
+            join = Tensor.add_
         return sum_P, count
 
     def losses_along(self, rows_B: Tensor, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
@@ -153,23 +157,23 @@ class LayeredProblem:
             for at in (params_P, *sizes):
                 self._bind(at if isinstance(at, Tensor) else torch.sub(params_P, direction_P, alpha=at, out=moved_P))
                 logits_BK, marks_B, labels_B, _ = self._forward(rows)
-                losses.append(self.model.losses(logits_BK.unsqueeze(1), labels_B))
+                losses.append(self.model.losses(logits_BK.unsqueeze(1), labels_B)[: len(rows)])
             there_BJ = torch.cat(losses[1:], dim=1) if len(sizes) else losses[0].new_empty(len(rows), 0)
-            terms_BJ = terms(losses[0], there_BJ).masked_fill((marks_B != 1).unsqueeze(1), 0.0)
+            terms_BJ = terms(losses[0], there_BJ).masked_fill((marks_B[: len(rows)] != 1).unsqueeze(1), 0.0)
             sums_J += terms_BJ.sum(dim=0, dtype=torch.float64)
         return sums_J
 
     def _forward(self, rows_B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits [B, K], marks, labels, and squared norms of the features [B]."""
-        chunk_Bd = self._chunk_Bd[: len(rows_B)]
+        """Logits [B, K], marks, labels, and squared norms of the features [B], with null records behind the rows."""
+        chunk_Bd = self._chunk_Bd[: filled(len(rows_B), self._fill, self.chunk)]
         squares_B, marks_B, labels_B = self._stored.gather(rows_B, chunk_Bd)
-        at = chunk_Bd.view(len(rows_B), *self._shape)
+        at = chunk_Bd.view(len(chunk_Bd), *self._shape)
         for layer in self._passes:
             at = layer.forward(at)
         return at, marks_B, labels_B, squares_B
 
     def _backward(self, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Marks [B] and squared norms [B, L]; layers are left ready to be summed."""
+        """Marks [B] and squared norms [B, L], null records behind the rows included; layers are left ready to be summed."""
         logits_BK, marks_B, labels_B, squares_B = self._forward(rows_B)
         delta: Tensor | None = self.model.residual_(logits_BK, labels_B).mul_(marks_B.unsqueeze(1))
         if isinstance(self._passes[0], DensePass):
@@ -200,8 +204,9 @@ class LayeredBatch:
         self._problem, self._rows_B = problem, rows_B
 
     def sum(self, params_P: Tensor, factors: Callable[[Tensor], Tensor], *, by_layer: bool = False) -> Tensor:
-        """Sum of factor times gradient, a new [P] in float64, chunk by chunk; `factors` sees squared norms [chunk, 1].
+        """Sum of factor times gradient, a new [P], chunk by chunk; in float64, or in float32 where one chunk is all.
 
+        `factors` sees squared norms [chunk, 1].
         by_layer: `factors` sees squared norms [chunk, L], of each layer's weights and biases, and gives a factor for each.
         Sensitivity (zero-out): that of the policy behind `factors`. A null record's term is zero; so is the term of a record
         whose squared norm is not finite in float32 (a norm beyond 1.8e19 included).

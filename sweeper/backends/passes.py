@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from sweeper.backends.products import product
 from sweeper.models.layers import WINDOW, Activation, Conv, Dense, Layer, Pool
 
 _TINY = 2.0**-126  # a square below it may count as 0 in float32
@@ -28,7 +29,7 @@ class Pass(ABC):
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> Tensor:
-        """Outputs, in a buffer that the next forward overwrites."""
+        """Outputs, new or in a buffer that the next forward overwrites."""
 
     @abstractmethod
     def backward(self, delta: Tensor, *, further: bool) -> Tensor | None:
@@ -51,30 +52,25 @@ class Weighted(Pass):
         """Make these records' gradients 0, whatever they are."""
 
     @abstractmethod
-    def add_(self, weights_sum: Tensor, biases_sum: Tensor, weights_B: Tensor, biases_B: Tensor) -> None:
-        """Add the sums of gradients times these factors; after `backward`, once."""
+    def sums(self, weights_B: Tensor, biases_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums of gradients times these factors; after `backward`, once. Records beyond the factors are null records."""
 
 
 class DensePass(Weighted):
     """Squares are rounded up by what may have fallen below float32's range, so that a large input cannot hide a tiny delta."""
 
-    def __init__(self, layer: Dense, records: int) -> None:
-        self._layer = layer
-        self._out_BO, self._back_BI = torch.empty(records, layer.outputs), torch.empty(0)
-        self._records = records
+    def __init__(self, layer: Dense, few: bool) -> None:
+        """few: whether there are few lengths of chunks."""
+        self._layer, self._few = layer, few
         self.known_B: Tensor | None = None  # squared norms of the inputs, where the caller has them
 
     def forward(self, inputs: Tensor) -> Tensor:
         self._in_BI = inputs.flatten(1)
-        return torch.addmm(self._biases, self._in_BI, self._weights.t(), out=self._out_BO[: len(inputs)])
+        return product(self._in_BI, self._weights.t(), self._biases, few=self._few)
 
     def backward(self, delta: Tensor, *, further: bool) -> Tensor | None:
         self._delta_BO = delta
-        if not further:
-            return None
-        if not self._back_BI.numel():
-            self._back_BI = torch.empty(self._records, self._layer.inputs)
-        return torch.mm(delta, self._weights, out=self._back_BI[: len(delta)])
+        return product(delta, self._weights, few=self._few) if further else None
 
     def squares(self) -> tuple[Tensor, Tensor]:
         deltas_B = _squares(self._delta_BO).add_(_TINY * self._layer.outputs)
@@ -84,9 +80,11 @@ class DensePass(Weighted):
     def silence(self, wrong_B: Tensor) -> None:
         self._in_BI[wrong_B], self._delta_BO[wrong_B] = 0.0, 0.0
 
-    def add_(self, weights_sum: Tensor, biases_sum: Tensor, weights_B: Tensor, biases_B: Tensor) -> None:
-        biases_sum.addmv_(self._delta_BO.t(), biases_B)
-        weights_sum.addmm_(self._delta_BO.mul_(weights_B.unsqueeze(1)).t(), self._in_BI)
+    def sums(self, weights_B: Tensor, biases_B: Tensor) -> tuple[Tensor, Tensor]:
+        delta_BO = self._delta_BO[: len(weights_B)]  # of null records they are 0
+        biases_sum = torch.mv(delta_BO.t(), biases_B)
+        delta_BO.mul_(weights_B.unsqueeze(1))
+        return product(self._delta_BO.t(), self._in_BI, few=self._few), biases_sum
 
 
 class ConvPass(Weighted):
@@ -125,11 +123,11 @@ class ConvPass(Weighted):
         if self._kept:
             self._gradients_BUK[: len(wrong_B)][wrong_B] = 0.0
 
-    def add_(self, weights_sum: Tensor, biases_sum: Tensor, weights_B: Tensor, biases_B: Tensor) -> None:
-        biases_sum.addmv_(self._biases_BK.t(), biases_B)
-        gradients_BUK = self._gradients_BUK[: len(weights_B)] if self._kept else self._gradients()
+    def sums(self, weights_B: Tensor, biases_B: Tensor) -> tuple[Tensor, Tensor]:
+        records = len(weights_B)
+        gradients_BUK = self._gradients_BUK[:records] if self._kept else self._gradients()[:records]
         summed_UK = torch.mv(gradients_BUK.flatten(1).t(), weights_B).view(gradients_BUK.shape[1:])
-        weights_sum.view(-1, len(summed_UK)).add_(summed_UK.t())
+        return summed_UK.t().reshape(self._layer.shapes[0]), torch.mv(self._biases_BK[:records].t(), biases_B)
 
     def _gradients(self) -> Tensor:
         """Every record's gradient by the weights, [B, U, K]."""
@@ -225,11 +223,11 @@ class Scratch:
 
 def passes(layers: Sequence[Layer], records: int) -> list[Pass]:
     """The layers at work on chunks of up to `records` records."""
-    scratch, made = Scratch(), []
+    scratch, made, few = Scratch(), [], fills(layers)
     for layer in layers:
         match layer:
             case Dense():
-                made.append(DensePass(layer, records))
+                made.append(DensePass(layer, few))
             case Conv():
                 made.append(ConvPass(layer, records, scratch))
             case Pool():
@@ -237,6 +235,11 @@ def passes(layers: Sequence[Layer], records: int) -> list[Pass]:
             case Activation():
                 made.append(ActivationPass(layer))
     return made
+
+
+def fills(layers: Sequence[Layer]) -> bool:
+    """Whether chunks are filled up with null records, so that lengths are few. With convolutions those would cost too much."""
+    return all(isinstance(layer, (Dense, Activation)) for layer in layers)
 
 
 def floats(layer: Layer) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from sweeper.data.table import Table
 from sweeper.spec.protocols import Description
@@ -45,12 +46,17 @@ class StoredRows:
         self._squares_n, self._marks_n, self._labels_n = map(torch.from_numpy, (squares_n, marks_n, labels_n))
 
     def gather(self, rows_B: Tensor, out_Bd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill `out_Bd` with the features of these rows; their squared norms, marks and labels."""
+        """Fill `out_Bd` with the features of these rows, then null records; their squared norms, marks and labels."""
+        records, nulls = len(rows_B), len(out_Bd) - len(rows_B)
         if self._pixels:
-            out_Bd.copy_(torch.index_select(self._store_nd, 0, rows_B)).div_(255)
+            out_Bd[:records].copy_(torch.index_select(self._store_nd, 0, rows_B)).div_(255)
         else:
-            torch.index_select(self._store_nd, 0, rows_B, out=out_Bd)
-        return tuple(of_n.index_select(0, rows_B) for of_n in (self._squares_n, self._marks_n, self._labels_n))  # type: ignore[return-value]
+            torch.index_select(self._store_nd, 0, rows_B, out=out_Bd[:records])
+        found = [of_n.index_select(0, rows_B) for of_n in (self._squares_n, self._marks_n, self._labels_n)]
+        if nulls:
+            out_Bd[records:] = 0.0
+            found = [pad(of_B, (0, nulls)) for of_B in found]
+        return tuple(found)  # type: ignore[return-value]
 
     def label_counts(self, classes: int, rows: np.ndarray | None = None) -> tuple[Tensor, int]:
         """(rows with each label [classes], how many are broken), of all rows or of these."""

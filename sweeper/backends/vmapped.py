@@ -26,6 +26,7 @@ from sweeper.backends.packed_layers import ALIGNED, aligned
 from sweeper.backends.packed_linear import PackedLinear
 from sweeper.backends.packed_network import PackedNetwork
 from sweeper.backends.packed_problem import Line, PackedProblem, Sum
+from sweeper.backends.products import exact_products
 from sweeper.checks import FieldError
 from sweeper.data.table import Table
 from sweeper.spec.protocols import Description
@@ -171,9 +172,3 @@ def _faults_of(question: Question) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as fault:
         question.fault = fault
-
-
-def exact_products() -> None:
-    """Products of float32 numbers in float32. In shorter ones a sum would be off by more than a policy's margin (clip/base.py)."""
-    if torch.get_float32_matmul_precision() != "highest":
-        torch.set_float32_matmul_precision("highest")

@@ -33,10 +33,12 @@ class DpSgd(MinibatchTrainer):
 
 
 class HeavyBall:
-    """velocity <- momentum * velocity + gradient / scale; the velocity is the direction."""
+    """velocity <- momentum * velocity + gradient / scale; the velocity is the direction. Without momentum none is kept."""
 
     def __init__(self, momentum: float, params_P: Tensor, scale: float = 1.0) -> None:
         self._momentum, self._velocity_P, self._weight = momentum, params_P.new_zeros(params_P.shape), 1.0 / scale
 
     def direction(self, gradient_P: Tensor, noise_std: float) -> Tensor:
+        if self._momentum == 0.0:
+            return gradient_P if self._weight == 1.0 else gradient_P * self._weight
         return self._velocity_P.mul_(self._momentum).add_(gradient_P, alpha=self._weight)

@@ -10,7 +10,7 @@ from sweeper.seeds import Streams
 from sweeper.spec.protocols import Batch, Clip, Look, Problem
 from sweeper.trainers.budget_rule import AGAIN, ANEW, REFINE, Angles, Budgets
 from sweeper.trainers.minibatch import project_
-from sweeper.trainers.noise import gaussian_
+from sweeper.trainers.noise import gaussian_, noisy_
 from sweeper.trainers.watch import Watch
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Run:
             fresh_P = batch.sum(self.params_P, factors, by_layer=now.by_layer)
         self._clip_norm = now.sensitivity
         std = now.sum_noise(noise) * now.sensitivity
-        fresh_P = fresh_P.add_(gaussian_(self._noise_P, std, self._noise)).div_(self.divisor).to(self.params_P.dtype)
+        fresh_P = noisy_(gaussian_(self._noise_P, std, self._noise), fresh_P).div(self.divisor)
         self.problem.add_penalty_(fresh_P, self.params_P)
         variance = max(std / self.divisor, 1e-30) ** 2
         if self.due == ANEW:

@@ -20,7 +20,7 @@ from sweeper.seeds import Streams
 from sweeper.spec.protocols import Clip, Facts, Fitted, Look, Problem, Step, Trainer
 from sweeper.trainers.averaging import AVERAGES, Answer
 from sweeper.trainers.checkpoint import Keep, keep_now, kept
-from sweeper.trainers.noise import gaussian_
+from sweeper.trainers.noise import gaussian_, noisy_
 from sweeper.trainers.watch import Watch
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class MinibatchTrainer(ABC):
             else:
                 gradient_P = batch.sum(params_P, factors, by_layer=now.by_layer)
             std = sum_noise * now.sensitivity
-            gradient_P = gradient_P.add_(gaussian_(noise_P, std, noise)).div_(divisor).to(params_P.dtype)  # rounded with its noise
+            gradient_P = noisy_(gaussian_(noise_P, std, noise), gradient_P).div_(divisor)
             problem.add_penalty_(gradient_P, params_P)
             kept_P = gradient_P.clone() if stepper.searches else gradient_P
             direction_P = rule.direction(gradient_P, std / divisor)

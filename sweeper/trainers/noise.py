@@ -19,7 +19,7 @@ _BEYOND_CUT = 3.167124183311986e-05  # PhiBar(4): chance to pass the cut on one 
 
 
 def gaussian_(out: Tensor, std: float, generator: torch.Generator) -> Tensor:
-    """Fill a float32 tensor with independent draws of N(0, std^2), in place.
+    """Fill a float32 tensor on the host with independent draws of N(0, std^2), in place.
 
     Guarantee: the law is a float32 normal up to 4 standard deviations, and beyond them the true tail in float64, rounded to
     float32; the largest draw is 9.4 standard deviations, passed with probability 7e-21.
@@ -27,12 +27,23 @@ def gaussian_(out: Tensor, std: float, generator: torch.Generator) -> Tensor:
     """
     if std == 0.0:
         return out.zero_()
-    out.normal_(generator=generator)
-    flat = out.view(-1)
-    far = (flat.abs() > CUT).nonzero().squeeze(1)
-    if far.numel():
-        flat[far] = beyond_cut(far.numel(), generator).copysign_(flat[far]).to(out.dtype)
+    import numpy as np
+    import torch
+
+    flat = out.normal_(generator=generator).view(-1)
+    found = np.flatnonzero(np.abs(flat.numpy()) > CUT)  # by torch, this search takes 260 us among 269,322 values; so, 60 us
+    if found.size:
+        far = torch.from_numpy(found)
+        flat[far] = beyond_cut(len(far), generator).copysign_(flat[far]).to(out.dtype)
     return out.mul_(std)
+
+
+def noisy_(noise: Tensor, total: Tensor) -> Tensor:
+    """Noise += total, in place: added in float64 where the total is in it, and rounded to float32 once, with the noise."""
+    import numpy as np
+
+    np.add(total.numpy(), noise.numpy(), out=noise.numpy(), casting="same_kind")  # by torch, three passes over float64 numbers
+    return noise
 
 
 def beyond_cut(count: int, generator: torch.Generator) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy
     from torch import Tensor
 
 MOST_TRACED = 100  # steps written down; which ones depends on the number of steps alone
@@ -23,7 +24,7 @@ class Watch:
         self._newest: dict[str, float] = {}
         self.trace: dict[str, list[float]] = {}
         self.sealed: dict[str, list[float]] = {}
-        self._norms: list[Tensor] = []
+        self._norms: list[numpy.ndarray] = []
         self._clipped = self._seen = self._records = self._steps = 0
 
     def due(self, step: int) -> bool:
@@ -36,10 +37,10 @@ class Watch:
             found = factors(squared_norms_BL)
             if not len(found):
                 return found
-            norms_B = squared_norms_BL.sum(dim=1).sqrt_()
+            norms_B = squared_norms_BL.sum(dim=1).sqrt_().numpy()
             self._norms.append(norms_B[norms_B > 0])
             self._seen += len(norms_B)
-            self._clipped += int((found.view(len(norms_B), -1).min(dim=1).values < 1.0).sum())
+            self._clipped += int((found.numpy().reshape(len(norms_B), -1) < 1.0).any(axis=1).sum())
             return found
 
         return watched
@@ -50,11 +51,11 @@ class Watch:
 
     def seal(self, step: int, records: int) -> None:
         """The batch just summed through `factors`."""
-        import torch
+        import numpy as np
 
         row: dict[str, float] = {"step": step, "batch_size": records}
         row["clipped_fraction"] = self._clipped / self._seen if self._seen else 0.0
-        norms = torch.cat(self._norms).sort().values if self._norms else None  # torch's quantile raises beyond 2^24 numbers
+        norms = np.sort(np.concatenate(self._norms)) if self._norms else None
         for q in QUANTILES:
             row[f"gradient_norm_{q:g}"] = float(norms[int(q * (len(norms) - 1))]) if norms is not None and len(norms) else 0.0
         _append(self.sealed, row)
