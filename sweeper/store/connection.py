@@ -16,6 +16,7 @@ from sweeper.checks import RequestError
 from sweeper.store import schema
 from sweeper.store.home import Home, sqlite_uri
 from sweeper.store.release import StoreError
+from sweeper.store.sqlite_runs import ReadRun, read_runs
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -119,7 +120,13 @@ class Connection:
         """All runs that match, however many pages they fill; the client alone stops at 1,000 in silence."""
         return _pages(lambda token: self.client.search_runs(experiment_ids, wanted, max_results=PAGE, page_token=token))
 
-    def text(self, run: Run, tag: str, artifact: str) -> str:
+    def finished(self, experiment_id: str) -> list[Run | ReadRun]:
+        """The finished runs of an experiment with tags and metrics; parameters are read one run at a time."""
+        database = self.home.mlflow_database
+        found = None if database is None else read_runs(database, experiment_id, "FINISHED")
+        return list(self.runs([experiment_id], "attributes.status = 'FINISHED'") if found is None else found)
+
+    def text(self, run: Run | ReadRun, tag: str, artifact: str) -> str:
         """A tag's text, from the artifact where it was too long for a tag."""
         value = run.data.tags[tag]
         if value != f"[in artifact {artifact}]":

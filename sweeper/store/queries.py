@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from sweeper.store.connection import Connection
+    from sweeper.store.sqlite_runs import ReadRun
 
 OWN: tuple[str, ...] = (
     "id",
@@ -120,7 +121,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
             raise RequestError(f"no released trial of sweep {sweep} has a finite score: all diverged. Try smaller step sizes")
         child, score = min(scored, key=lambda pair: (-pair[1], pair[0].data.tags[schema.BEST] != "true", *_age(pair[0])))
         parent = parents[child.data.tags[schema.PARENT_RUN]]
-        settings = _settings(connection, child)
+        params, settings = connection.client.get_run(child.info.run_id).data.params, _settings(connection, child)
         guarantee = json.loads(connection.text(parent, schema.GUARANTEE, schema.GUARANTEE_FILE))
     tags, metrics, prefix = child.data.tags, child.data.metrics, schema.CANDIDATE_PREFIX
     if schema.ARM in tags and tags[schema.PUBLIC] == "true":  # billed alone
@@ -131,7 +132,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
         submission=tags[schema.SUBMISSION],
         arm=tags.get(schema.ARM),
         settings=settings,
-        searched={name.removeprefix(prefix): value for name, value in child.data.params.items() if name.startswith(prefix)},
+        searched={name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)},
         clip_norm=_number(settings.get("clip_norm")),
         learning_rate=_number(settings.get("learning_rate")),
         score=score,
@@ -259,7 +260,7 @@ def _connection(home: Home | None) -> Connection:
     return Connection(home or Home())
 
 
-def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[Run]]:
+def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run | ReadRun], list[Run | ReadRun]]:
     """(finished parent runs by run id, their finished children). A submission counts as a whole or not at all.
 
     One that another supersedes is left out: its trials are in the other, and so is its bill.
@@ -268,7 +269,7 @@ def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[
     if sweep not in known:
         rule = f"is not a sweep in this store{checks.suggestion(sweep, known)}"
         raise checks.FieldError("sweep", sweep, rule, "A sweep appears once it has released something: `sweeper run FILE`.")
-    runs = [run for run in connection.runs([known[sweep]]) if run.info.status == "FINISHED"]
+    runs = connection.finished(known[sweep])
     found = [run for run in runs if run.data.tags.get(schema.ROLE) == schema.PARENT]
     gone = {run.data.tags.get(schema.SUPERSEDES) for run in found}
     parents = {run.info.run_id: run for run in found if run.data.tags.get(schema.SUBMISSION) not in gone}
@@ -276,7 +277,7 @@ def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[
     return parents, [child for child in children if child.data.tags.get(schema.PARENT_RUN) in parents]
 
 
-def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict[str, Any]:
+def _row(connection: Connection, child: Run | ReadRun, parents: Mapping[str, Run | ReadRun]) -> dict[str, Any]:
     tags = child.data.tags
     settings = _settings(connection, child)
     return {(f"setting/{name}" if name in OWN else name): value for name, value in settings.items()} | {
@@ -303,17 +304,17 @@ def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict
     }
 
 
-def _settings(connection: Connection, child: Run) -> dict[str, Any]:
+def _settings(connection: Connection, child: Run | ReadRun) -> dict[str, Any]:
     return dict(json.loads(connection.text(child, schema.SETTINGS, schema.SETTINGS_FILE)))
 
 
-def _score(child: Run) -> float | None:
+def _score(child: Run | ReadRun) -> float | None:
     """The score, or None for a diverged trial, whoever wrote it: a NaN or an infinity in the store is no score."""
     value = child.data.metrics.get(schema.SCORE_PREFIX + schema.key(child.data.tags[schema.METRIC]))
     return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
 
 
-def _age(run: Run) -> tuple[int, str, int]:
+def _age(run: Run | ReadRun) -> tuple[int, str, int]:
     tags = run.data.tags
     return run.info.start_time, tags[schema.SUBMISSION], int(tags.get(schema.POSITION, 0))
 
