@@ -65,11 +65,11 @@ class Store:
                     at_once.append(position)
                     continue
                 if run is None:
-                    run = self._open(experiment, trial.id, release, trial_tags(release, position, parent.info.run_id))
+                    run = self._open(experiment, trial.id, release, trial_tags(release, trial, position, parent.info.run_id))
                 if run.info.status != FINISHED:
                     self._write_trial(run, release, trial)
             if database is not None:
-                runs = (finished_run(release, position, parent.info.run_id) for position in at_once)
+                runs = (finished_run(release, release.trials[position], position, parent.info.run_id) for position in at_once)
                 write_runs(database, experiment, runs, milliseconds(release.released_at))
             self._write_bill(parent, release)
             if release.supersedes is not None:

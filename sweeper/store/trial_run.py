@@ -13,10 +13,10 @@ from sweeper.store.logged_model import state_file
 from sweeper.store.release import Release, ReleasedTrial
 
 
-def finished_run(release: Release, position: int, parent: str) -> FinishedRun:
+def finished_run(release: Release, trial: ReleasedTrial, position: int, parent: str) -> FinishedRun:
     """What `_open` and `_write_trial` write of a trial that did not win, all at once."""
-    trial, run_id = release.trials[position], uuid.uuid4().hex
-    tags, files = trial_tags(release, position, parent), files_of(release, trial)
+    run_id = uuid.uuid4().hex
+    tags, files = trial_tags(release, trial, position, parent), files_of(release, trial)
     if schema.STATE_FILE in files:
         tags[schema.MODEL_URI] = state_uri(run_id)
     numbers = [(name, 0, value) for name, value in metrics_of(release, trial).items()]
@@ -90,9 +90,8 @@ def _epsilon_text(epsilon: float | None) -> str:
     return repr(float(epsilon)) if epsilon is not None and schema.finite(epsilon) else "infinite"
 
 
-def trial_tags(release: Release, position: int, parent: str) -> dict[str, str]:
+def trial_tags(release: Release, trial: ReleasedTrial, position: int, parent: str) -> dict[str, str]:
     """All tags but the model's address, given when the run is made: that saves a transaction per run."""
-    trial = release.trials[position]
     tags = {schema.key(name): schema.cut(str(text), schema.TAG_LIMIT) for name, text in trial.tags.items()}
     tags |= {
         schema.ROLE: schema.TRIAL,
