@@ -13,11 +13,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
+import bench
 import growth
 import launch
 import one_sweep
 import peer_script
 import peers_opacus
+import prices
 import roofline
 import shapes
 import sizes
@@ -84,8 +86,8 @@ def test_every_line_about_steps_runs(tiny):
     searched = list(sizes.search_rows(turns=1, shapes=tiny))
     assert [row.target for row in other + searched] == [1.3, 1.3, 1.3, 2.5, 6.0]
     limits = roofline.limits(turns=1, side=64, floats=2**12)
-    found = list(roofline.rows(limits, turns=1, shapes=tiny, against_plain=True))
-    assert [row.target for row in found] == [None, None, 0.7, None, 1.2, None, 1.5, None]
+    found = list(roofline.rows(limits, turns=1, shapes=tiny))
+    assert [row.target for row in found] == [None, None, 0.7, 0.7, None, 1.2, 1.2, None, 1.5, 1.5, None]
     assert all(math.isfinite(row.value) and row.value > 0 and row.detail for row in opacus + searched + found[2:])
     assert all(math.isfinite(row.value) for row in other)
 
@@ -174,3 +176,23 @@ def test_the_peer_and_the_sweep_do_the_same_work(tmp_path):
     assert sorted((p["clip.clip_norm"], p["step.learning_rate"]) for p in points) == settings
     assert (spec.data.rows, spec.trainer.batch_size, spec.trainer.steps) == (70_000, 500, 60)
     assert planning.plan(spec).train_rows == 60_000
+
+
+def test_every_row_of_the_performance_table_has_its_group():
+    """Whole: everything but the sweep of 10,000 trials. Quick: nothing that starts Ray."""
+    names = {"steps", "peers", "sizes", "line search", "prices", "processes", "store", "growth", "launch", "script"}
+    assert set(bench.whole()) == names
+    assert set(bench.long()) == {"many"}
+    assert not set(bench.quick()) & {"growth", "launch", "script"}
+    with pytest.raises(SystemExit):
+        bench.main(["--only", "nothing"])
+
+
+def test_prices_and_commands_are_asked_as_they_are_paid(monkeypatch):
+    """Every price from an empty cache: a call that finds a kept price would measure the reading of it."""
+    asked = []
+    monkeypatch.setattr(prices.accountant, "forget", lambda: asked.append("forgotten"))
+    monkeypatch.setattr(prices, "questions", lambda: [("one", 1.0, lambda: asked.append("asked"))])
+    [row] = prices.price_rows()
+    assert (row.what, row.target, row.unit) == ("one", 1.0, "CPU s")
+    assert asked == ["forgotten", "asked"] * 6  # a turn that loads what is needed, and five

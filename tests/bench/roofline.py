@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,23 +40,20 @@ def limits(turns: int = 5, side: int = SIDE, floats: int = FLOATS) -> Limits:
     return Limits(2 * side**3 / seconds["product"], 8 * floats / seconds["copy"])
 
 
-def rows(
-    found: Limits, scale: float = 0.5, turns: int = 5, shapes: Sequence[Shape] | None = None, against_plain: bool = False
-) -> Iterator[Row]:
-    """A step's time over the longer of its two limits: its products at the machine's rate, its least traffic at the copy's.
+def rows(found: Limits, scale: float = 1.0, turns: int = 5, shapes: Sequence[Shape] | None = None) -> Iterator[Row]:
+    """A step over a plain one, and over the longer of its two limits: its products at this machine's rate, its least traffic.
 
-    against_plain: the step over a plain one, too, of the same turns.
+    Private steps on rows kept as bytes, as those of a source that says so, have a line of their own.
     """
     yield from found.rows
-    targets = iter(PLAIN_TARGETS) if against_plain else None
-    for shape in main_shapes(scale) if shapes is None else shapes:
-        runs: dict[str, Callable[[], object]] = {"private": shape.private(), "plain": shape.plain(), "noise": shape.noise()}
+    for shape, (target, stretch) in zip(main_shapes(scale) if shapes is None else shapes, PLAIN_TARGETS, strict=True):
+        runs: dict[str, Callable[[], object]] = {"private": shape.private(), "bytes": replace(shape, pixels=True).private()}
+        runs |= {"plain": shape.plain(), "noise": shape.noise()}
         seconds = {name: value / shape.steps for name, value in in_turn(runs, turns=turns).items()}
-        if targets is not None:
-            target, stretch = next(targets)
+        for name, kept in (("private", ""), ("bytes", ", rows kept as bytes")):
             yield Row(
-                what=f"DP step / plain SGD step, {shape.name}",
-                value=seconds["private"] / seconds["plain"],
+                what=f"DP step / plain SGD step, {shape.name}{kept}",
+                value=seconds[name] / seconds["plain"],
                 unit="x",
                 target=target,
                 stretch=stretch,

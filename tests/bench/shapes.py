@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_step import plain
 
 from sweeper.backends.choice import problem_of
 from sweeper.clip.fixed import FixedClip
@@ -49,6 +48,7 @@ class Shape:
     rows: int = ROWS
     features: int = FEATURES
     classes: int = 10
+    pixels: bool = False  # rows kept as bytes
 
     @property
     def description(self) -> Description:
@@ -62,7 +62,7 @@ class Shape:
         return torch.from_numpy(self.table.features), torch.from_numpy(self.table.labels)
 
     def problem(self) -> Any:
-        return problem_of(self.model, description=self.description, table=self.table, rows=np.arange(self.rows))
+        return problem_of(self.model, description=self.description, table=self.table, rows=np.arange(self.rows), pixels=self.pixels)
 
     def module(self) -> torch.nn.Module:
         """The same model as a user of torch writes it."""
@@ -90,6 +90,27 @@ class Shape:
                 gaussian_(out_P, 1.0, generator)
 
         return run
+
+
+def plain(features: torch.Tensor, labels: torch.Tensor, net: torch.nn.Module, batch_size: int, steps: int) -> Callable[[], None]:
+    """An ordinary training loop: shuffled minibatches, cross-entropy, autograd, torch.optim.SGD."""
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    order = torch.randperm(len(labels))
+
+    def run() -> None:
+        for step in range(steps):
+            start = step * batch_size % (len(labels) - batch_size)
+            rows = order[start : start + batch_size]
+            logits = net(features[rows])
+            if logits.shape[1] == 1:
+                loss = torch.nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels[rows].float())
+            else:
+                loss = torch.nn.functional.cross_entropy(logits, labels[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+    return run
 
 
 def main_shapes(scale: float = 1.0) -> tuple[Shape, ...]:

@@ -8,7 +8,7 @@ from measured import Row, in_turn, words
 from shapes import Shape, main_shapes
 
 from sweeper.models.convnet import ConvNet
-from sweeper.models.linear import Softmax
+from sweeper.models.linear import Logistic, Softmax
 from sweeper.models.mlp import Mlp
 from sweeper.step.backtracking import Backtracking
 
@@ -18,13 +18,16 @@ SEARCH_TARGETS = ((2.5, 1.8), (6.0, 4.0))  # of softmax and MLP
 
 def other_shapes() -> tuple[Shape, ...]:
     """Small and large batches, many classes, deep networks."""
+    adult = {"rows": 26_131, "features": 105, "classes": 2}
     return (
+        Shape(name="logistic 105-1 B=256", model=Logistic(), batch_size=256, steps=300, **adult),
         Shape(name="softmax 784-10 B=64", model=Softmax(), batch_size=64, steps=300),
         Shape(name="softmax 784-10 B=2000", model=Softmax(), batch_size=2000, steps=40),
         Shape(name="softmax 784-257 B=500", model=Softmax(), batch_size=500, steps=30, classes=257),
         Shape(name="MLP 784-256-256-10 B=64", model=Mlp(), batch_size=64, steps=60),
         Shape(name="MLP 784-256-256-10 B=2000", model=Mlp(), batch_size=2000, steps=6),
         Shape(name="MLP 784-256-256-256-10 B=500", model=Mlp(hidden=(256, 256, 256)), batch_size=500, steps=15),
+        Shape(name="MLP 784-256-256-256-256-10 B=500", model=Mlp(hidden=(256,) * 4), batch_size=500, steps=15),
         Shape(name="CNN 6-16-256-128 B=64", model=ConvNet(), batch_size=64, steps=25),
         Shape(name="CNN 6-16-256-128 B=2000", model=ConvNet(), batch_size=2000, steps=2),
     )
