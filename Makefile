@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED := 0
 QUICK := jobs/adult_logistic_clip.yaml
 
-.PHONY: help quickstart test venv lint bench bench-quick bench-many acceptance clean
+.PHONY: help quickstart test venv lint bench bench-quick bench-many bench-gpu acceptance clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -56,6 +56,9 @@ bench-quick: $(VENV)/.installed-test ## the same without whole sweeps, in under 
 
 bench-many: $(VENV)/.installed-test ## one sweep of 10,000 tiny trials: time, and memory beside a quarter of them (about four minutes)
 	@$(BIN)/python tests/bench/bench.py --only many
+
+bench-gpu: $(VENV)/.installed-test ## packs of trials on the GPU that is here, or on the CPU (under a minute)
+	@$(BIN)/python tests/bench/gpu_packs.py
 
 acceptance: $(VENV)/.installed-test ## accuracy figures: quickstart sweeps, and every policy beside a broken twin (about five minutes)
 	@$(BIN)/python tests/acceptance/acceptance.py

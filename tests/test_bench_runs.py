@@ -14,6 +14,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent / "bench"))
 
 import bench
+import gpu_packs
 import growth
 import launch
 import one_sweep
@@ -90,6 +91,14 @@ def test_every_line_about_steps_runs(tiny):
     assert [row.target for row in found] == [None, None, 0.7, 0.7, None, 1.2, 1.2, None, 1.5, 1.5, None]
     assert all(math.isfinite(row.value) and row.value > 0 and row.detail for row in opacus + searched + found[2:])
     assert all(math.isfinite(row.value) for row in other)
+
+
+def test_packs_are_timed_on_whatever_device_is_here(tiny):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = list(gpu_packs.rows(device, (1, 2), tiny, steps=2))
+    assert [row.unit for row in found] == ["ms", "x"] * 3
+    assert all(math.isfinite(row.value) and row.value > 0 for row in found)
+    assert f"on {device}" in found[0].what
 
 
 def test_products_of_a_step_are_those_of_its_layers():
