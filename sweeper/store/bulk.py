@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 if TYPE_CHECKING:
     from sweeper.store.connection import Connection
 
-AT_ONCE = 200  # runs in a transaction: what is in memory does not grow with the release
+AT_ONCE, BYTES_AT_ONCE = 200, 2**26  # runs in a transaction, and of their files: what is in memory does not grow with the release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,27 @@ def database_of(connection: Connection) -> SqlAlchemyStore | None:
 def write_runs(store: SqlAlchemyStore, experiment_id: str, runs: Iterator[FinishedRun], at_ms: int) -> None:
     """All runs as FINISHED, started and ended at one time. A run is there whole, or not at all: files first, then its rows."""
     place = store.get_experiment(experiment_id).artifact_location
-    rows: dict[Any, list[dict[str, Any]]] = {}
-    for count, run in enumerate(runs, 1):
-        _add(rows, run, experiment_id, place, at_ms)
-        if count % AT_ONCE == 0:
-            _insert(store, rows)
-    _insert(store, rows)
+    for group in _groups(runs):
+        folders = {run.run_id: f"{run.run_id}/{SqlAlchemyStore.ARTIFACTS_FOLDER_NAME}" for run in group}
+        save_files(place, {f"{folders[run.run_id]}/{name}": content for run in group for name, content in run.files.items()})
+        rows: dict[Any, list[dict[str, Any]]] = {}
+        for run in group:
+            _add(rows, run, experiment_id, append_to_uri_path(place, folders[run.run_id]), at_ms)
+        _insert(store, rows)
+
+
+def _groups(runs: Iterator[FinishedRun]) -> Iterator[list[FinishedRun]]:
+    """All runs, some at a time: they share a transaction and a copy of their files."""
+    group: list[FinishedRun] = []
+    size = 0
+    for run in runs:
+        group.append(run)
+        size += sum(map(len, run.files.values()))
+        if len(group) == AT_ONCE or size >= BYTES_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def save_files(artifact_uri: str, files: Mapping[str, bytes], tracking_uri: str | None = None) -> None:
@@ -58,14 +73,12 @@ def save_files(artifact_uri: str, files: Mapping[str, bytes], tracking_uri: str 
         return
     with tempfile.TemporaryDirectory() as place:
         for name, content in files.items():
-            (Path(place) / name).parent.mkdir(exist_ok=True)
+            (Path(place) / name).parent.mkdir(parents=True, exist_ok=True)
             (Path(place) / name).write_bytes(content)
         get_artifact_repository(artifact_uri, tracking_uri=tracking_uri).log_artifacts(place)
 
 
-def _add(rows: dict[Any, list[dict[str, Any]]], run: FinishedRun, experiment_id: str, place: str, at_ms: int) -> None:
-    artifact_uri = append_to_uri_path(place, run.run_id, SqlAlchemyStore.ARTIFACTS_FOLDER_NAME)
-    save_files(artifact_uri, run.files)
+def _add(rows: dict[Any, list[dict[str, Any]]], run: FinishedRun, experiment_id: str, artifact_uri: str, at_ms: int) -> None:
     of, latest = {"run_uuid": run.run_id}, {name: (step, value) for name, step, value in sorted(run.metrics)}  # the last step's
     head = {
         "name": run.name,
@@ -93,11 +106,10 @@ def _add(rows: dict[Any, list[dict[str, Any]]], run: FinishedRun, experiment_id:
 
 
 def _insert(store: SqlAlchemyStore, rows: dict[Any, list[dict[str, Any]]]) -> None:
-    """Table after table, runs first, in one transaction; `rows` is empty afterwards."""
+    """Table after table, runs first, in one transaction."""
     with Session(store.engine) as session, session.begin():
         if store.engine.dialect.name == "sqlite":
             session.execute(text("PRAGMA busy_timeout = 20000"))  # as MLflow's own sessions wait
         for table, some in rows.items():
             if some:
                 session.execute(insert(table), some)
-    rows.clear()

@@ -87,3 +87,14 @@ def test_a_failure_in_a_group_leaves_earlier_groups_whole_and_publishing_again_c
     assert set(after) == {"sub-1", "best", *(f"l{i}" for i in range(5))}
     assert {run[0]["status"] for run in after.values()} == {"FINISHED"}
     assert all(after[name] == there[name] for name in there if name != "sub-1")
+
+
+def test_a_group_ends_at_a_number_of_runs_or_of_bytes(monkeypatch):
+    """Files of 3, 3, 3, 9 and 1 bytes, at most three runs or six bytes and what passes them."""
+    monkeypatch.setattr(bulk, "AT_ONCE", 3)
+    monkeypatch.setattr(bulk, "BYTES_AT_ONCE", 6)
+    runs = [
+        bulk.FinishedRun(run_id=str(i), name="", tags={}, params={}, metrics=(), files={"f": bytes(size)} if size else {})
+        for i, size in enumerate((3, 3, 3, 9, 1, 0, 0, 0))
+    ]
+    assert [[run.run_id for run in group] for group in bulk._groups(iter(runs))] == [["0", "1"], ["2", "3"], ["4", "5", "6"], ["7"]]
