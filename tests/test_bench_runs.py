@@ -152,7 +152,8 @@ def test_lines_of_whole_sweeps_are_made_of_what_their_processes_report(monkeypat
 
     monkeypatch.setattr("launch.run", reported)
     monkeypatch.setattr("one_sweep.run", reported)
-    cpu, wall, memory = launch.rows(100)
+    cpu, wall, memory, more = launch.rows(100)
+    assert (more.value, more.target) == (2.0, 4.2)
     assert (cpu.value, cpu.target) == (0.012, 0.03)
     assert (wall.value, memory.value, memory.target) == (0.04, 1.1, 1.1)
     time, held, *nodes = growth.sweep_rows(25, (1, 2))

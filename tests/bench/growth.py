@@ -19,7 +19,7 @@ from measured import Row
 BASE = {"rows": 15_000, "features": 196, "steps": 400}  # softmax regression, 10 classes, batches of 250
 BATCH_SIZE = 250
 TRIAL = {"rows": 2_000, "features": 100, "batch_size": 200, "steps": 600}  # of the sweeps: long enough to show beside Ray's start
-GROWTH = {"records": "rows", "parameters": "features", "steps": "steps"}
+GROWTH = {"records": "rows", "parameters, by features,": "features", "steps": "steps"}
 
 
 def rows(trials: int = 24, nodes: tuple[int, ...] = (1, 2, 4), base: dict[str, int] | None = None) -> Iterator[Row]:

@@ -45,3 +45,11 @@ def rows(trials: int = TRIALS) -> Iterator[Row]:
         target=1.1,
         detail=words,
     )
+    yield Row(
+        what=f"{trials // 4:,} trials x4: CPU time of a sweep",
+        value=cpu["whole"] / few["cpu"]["whole"],
+        unit="x",
+        target=4.2,
+        stretch=4.0,
+        detail=f"{few['cpu']['whole']:.1f} -> {cpu['whole']:.1f} CPU s, {few['wall']['whole']:.0f} -> {wall['whole']:.0f} s",
+    )
