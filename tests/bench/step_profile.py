@@ -18,10 +18,33 @@ from torch.profiler import ProfilerActivity, profile
 from sweeper.report.tables import table
 
 KINDS = {  # of operations; what is in none is "the rest"
-    "products": ("mm", "addmm", "addmm_", "bmm", "baddbmm_", "mkldnn_convolution", "_convolution", "convolution_backward"),
+    "products": (
+        "mm",
+        "addmm",
+        "addmm_",
+        "bmm",
+        "baddbmm_",
+        "_linear_pointwise",
+        "mkldnn_convolution",
+        "_convolution",
+        "convolution_backward",
+    ),
     "gather": ("index_select", "index", "gather"),
     "noise": ("normal_", "nonzero"),
-    "passes over parameters and batches": ("copy_", "add_", "mul_", "div_", "fill_", "mul", "add", "sub", "zero_"),
+    "passes over parameters and batches": (
+        "copy_",
+        "add_",
+        "mul_",
+        "div_",
+        "fill_",
+        "mul",
+        "add",
+        "sub",
+        "zero_",
+        "sum",
+        "pow",
+        "constant_pad_nd",
+    ),
 }
 
 
@@ -31,7 +54,7 @@ def shares(shape: Shape) -> dict[str, float]:
     run()
     with profile(activities=[ProfilerActivity.CPU]) as found:
         run()
-    times = {event.key.removeprefix("aten::"): event.self_cpu_time_total for event in found.key_averages()}
+    times = {event.key.rpartition("::")[2]: event.self_cpu_time_total for event in found.key_averages()}
     whole = sum(times.values())
     known = {kind: sum(times.get(name, 0.0) for name in names) / whole for kind, names in KINDS.items()}
     return known | {"the rest": 1.0 - sum(known.values())}
