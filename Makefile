@@ -11,10 +11,10 @@ export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED := 0
 QUICK := jobs/adult_logistic_clip.yaml
 
-.PHONY: help quickstart test venv lint bench acceptance clean
+.PHONY: help quickstart test venv lint bench bench-quick bench-many bench-gpu acceptance clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "sweeper needs Python 3.11 or newer with the venv module; none was found. Try: make PYTHON=/path/to/python3.11"; exit 2; }
@@ -48,8 +48,17 @@ lint: $(VENV)/.installed-test ## ruff, mypy --strict on privacy and spec, import
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.installed-test ## speed, as ratios to peers in the same run
+bench: $(VENV)/.installed-test ## speed, as ratios to peers in the same run (about twelve minutes)
 	@$(BIN)/python tests/bench/bench.py
+
+bench-quick: $(VENV)/.installed-test ## the same without whole sweeps, in under two minutes
+	@$(BIN)/python tests/bench/bench.py --quick
+
+bench-many: $(VENV)/.installed-test ## one sweep of 10,000 tiny trials: time, and memory beside a quarter of them (about four minutes)
+	@$(BIN)/python tests/bench/bench.py --only many
+
+bench-gpu: $(VENV)/.installed-test ## packs of trials on the GPU that is here, or on the CPU (under a minute)
+	@$(BIN)/python tests/bench/gpu_packs.py
 
 acceptance: $(VENV)/.installed-test ## accuracy figures: quickstart sweeps, and every policy beside a broken twin (about five minutes)
 	@$(BIN)/python tests/acceptance/acceptance.py

@@ -67,7 +67,7 @@ def test_make_quickstart_prints_the_price_the_winner_and_what_is_next(tmp_path, 
 
 
 def test_the_other_make_targets_exist():
-    for target in ("test", "venv", "lint", "bench", "acceptance", "clean"):
+    for target in ("test", "venv", "lint", "bench", "bench-quick", "bench-many", "bench-gpu", "acceptance", "clean"):
         assert subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 

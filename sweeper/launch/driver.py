@@ -228,7 +228,7 @@ class Driver:
         from sweeper.launch.tune import Stage, run_stage
 
         left = set(vault.unsettled())
-        indices = tuple(row.index for row in vault.rows(stage, params=False) if row.index in left)
+        indices = tuple(index for index in vault.indices(stage) if index in left)
         if not indices:
             return
         vault.start()
@@ -277,7 +277,7 @@ class Driver:
                     winners[arm] = vault.winner(ties, stage=stage, arm=arm)
             shown = list(winners.values())
             if plan.spec.protocol.releases_all or plan.spec.data.public:
-                shown = [row.index for row in vault.rows(params=False)]
+                shown = vault.indices()
             ids = {str(index): os.urandom(8).hex() for index in shown}
             record = {"submission": os.urandom(8).hex(), "released_at": time.time(), "winners": winners, "ids": ids}
             if not plan.spec.data.public:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
@@ -28,8 +28,30 @@ UNCOVERED = (
 )
 
 
+class Shown(Sequence[ReleasedTrial]):
+    """The trials that `fixed` gives ids to, each read from the Vault when it is asked for: never all their models in memory."""
+
+    def __init__(self, vault: Vault, plan: Plan, fixed: Mapping[str, Any]) -> None:
+        self._vault, self._plan, self._fixed = vault, plan, fixed
+        self._indices = sorted(int(index) for index in fixed["ids"])
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @overload
+    def __getitem__(self, position: int) -> ReleasedTrial: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[ReleasedTrial]: ...
+
+    def __getitem__(self, position: int | slice) -> ReleasedTrial | Sequence[ReleasedTrial]:
+        if isinstance(position, slice):
+            return [self[each] for each in range(len(self))[position]]
+        return _trial(self._vault.row(self._indices[position]), self._plan, self._fixed)
+
+
 def build_release(vault: Vault, plan: Plan) -> Release:
-    """The release fixed in the Vault, the same at every call."""
+    """The release fixed in the Vault, the same at every call. Keep the Vault open until it is published."""
     fixed = vault.meta("release")
     return _release(vault, plan, fixed, _ledger_entry(vault, plan, fixed.get("ledger_head")))
 
@@ -53,7 +75,6 @@ def _release(vault: Vault, plan: Plan, fixed: Mapping[str, Any], ledger: dict[st
         if every
         else UNCOVERED
     )
-    rows = [row for row in vault.rows() if str(row.index) in fixed["ids"]]
     return Release(
         sweep=spec.name,
         submission=fixed["submission"],
@@ -67,7 +88,7 @@ def _release(vault: Vault, plan: Plan, fixed: Mapping[str, Any], ledger: dict[st
         released_at=fixed["released_at"],
         timing=covered,
         description_markdown=_description(plan, protocol),
-        trials=tuple(_trial(row, plan, fixed) for row in rows),
+        trials=Shown(vault, plan, fixed),
         build_model=lambda params: _module(params, plan),
         build_example=lambda: synthetic_rows(spec.data.source.description.features),
         score_noise=score_noise(spec.score.epsilon, _scored_rows(plan)),

@@ -1,6 +1,7 @@
-"""The sealed rows of a Vault through Ray Tune: one Tune trial = one candidate, reused actors, nothing in Tune's own records.
+"""The sealed rows of a Vault through Ray Tune: one candidate after the other in reused actors, nothing in Tune's own records.
 
-Tune sees an index and the word "settled". Candidates and the secret travel from the Vault's keeper (one actor beside the
+A Tune trial is one candidate of a small sweep, and a share of them of a large one: Tune keeps 40 kB and a folder of each for good.
+Tune sees indices and the word "settled". Candidates and the secret travel from the Vault's keeper (one actor beside the
 driver, the only writer) to the worker that runs them, and results travel back the same way. Tune's state is never the record.
 """
 
@@ -12,6 +13,7 @@ import os
 import shutil
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +33,9 @@ from sweeper.launch.open_data import OpenData
 from sweeper.spec.sweep import DataSpec, SweepSpec
 from sweeper.store.vault import Vault
 
-ATTEMPTS = 4  # of a trial whose worker or node is lost; each replays the same streams
+ATTEMPTS = 4  # of a Tune trial whose worker or node is lost; each replays the same streams, and what is settled is not run again
+TUNE_TRIALS = 256  # about how many there are at most
+SHARES = 20  # at least, of each worker: so few are left to one worker at the end
 Progress = Callable[[int], None]  # hears how many of this call's trials are settled; show it only where counts are public
 
 
@@ -48,7 +52,7 @@ class Stage:
 
 
 class Runner(tune.Trainable):
-    """A reused actor: each trial is one step. Reports that a row is settled, never what came of it."""
+    """A reused actor: each candidate is one step. Reports that a row is settled, never what came of it."""
 
     def setup(
         self,
@@ -67,20 +71,23 @@ class Runner(tune.Trainable):
         from sweeper.launch.worker import Worker
 
         torch.set_num_threads(1)  # two threads under contention run many times slower than one
-        self._index, self._keeper, self._seconds = config["row"], keeper, checkpoint_seconds
+        self._left, self._keeper, self._seconds = list(config["rows"]), keeper, checkpoint_seconds
         assert open_data is not None
         if examined is not None:
             take_over(*examined)
         self._worker = Worker(open_data)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self._index = new_config["row"]
+        self._left = list(new_config["rows"])
         return True
 
     def step(self) -> dict[str, Any]:
         from sweeper.launch.worker import guarded
 
-        claimed = ray.get(self._keeper.claim.remote(self._index))
+        claimed = None
+        while claimed is None and self._left:  # what a lost worker settled is not given again
+            self._index = self._left.pop(0)
+            claimed = ray.get(self._keeper.claim.remote(self._index))
         if claimed is not None:
             keep = TrialKeep(
                 streams=claimed.streams,
@@ -91,7 +98,7 @@ class Runner(tune.Trainable):
             )
             outcome = guarded(self._worker, claimed.trial, claimed.streams, keep)
             ray.get(self._keeper.settle.remote(self._index, outcome.result, outcome.error, outcome.output))
-        return {"settled": 1, "done": True}
+        return {"settled": 1, "done": not self._left}
 
     def _store(self, content: bytes) -> None:
         ray.get(self._keeper.keep.remote(self._index, content))
@@ -106,12 +113,13 @@ class Runner(tune.Trainable):
 class Rows(Searcher):
     """Hands out the rows that are left, each once, then says that it is finished. How many there are stays inside."""
 
-    def __init__(self, indices: Sequence[int]) -> None:
+    def __init__(self, indices: Sequence[int], share: int) -> None:
         super().__init__(metric="settled", mode="max")
-        self._left = list(indices)
+        self._left, self._share = deque(indices), share
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
-        return {"row": self._left.pop(0)} if self._left else Searcher.FINISHED
+        rows = [self._left.popleft() for _ in range(min(self._share, len(self._left)))]
+        return {"rows": rows} if rows else Searcher.FINISHED
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         return None
@@ -121,6 +129,11 @@ class Rows(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         return None
+
+
+def share_of(rows: int, concurrent: int) -> int:
+    """How many candidates a Tune trial runs: one, until there are many for Tune and for each worker."""
+    return max(1, min(-(-rows // TUNE_TRIALS), rows // (SHARES * concurrent)))
 
 
 def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None = None) -> bool:
@@ -138,25 +151,39 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         .options(num_cpus=0, scheduling_strategy=here)
         .remote(str(root), vault.sweep, stage.spec, dict(stage.noises), stage.data)
     )
+    given = {
+        "keeper": keeper,
+        "open_data": stage.open_data,
+        "folder": os.getcwd(),
+        "checkpoint_seconds": seconds,
+        "examined": (stage.spec, stage.examination),
+    }
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
-    runner = tune.with_parameters(
-        Runner,
-        keeper=keeper,
-        open_data=stage.open_data,
-        folder=os.getcwd(),
-        checkpoint_seconds=seconds,
-        examined=(stage.spec, stage.examination),
-    )
-    staging = vault.directory / "tune"  # 0700 with the Vault: Tune's own state knows K
-    shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
+    runner = tune.with_resources(tune.with_parameters(Runner, **given), resources)
     watch = threading.Event()
     watcher = threading.Thread(target=_watch, args=(keeper, progress, watch), daemon=True)
     watcher.start()
     try:
+        left = stage.indices
+        while left:
+            _fit(runner, left, concurrent, vault.directory / "tune")
+            never = tuple(sorted(set(left) & set(vault.unclaimed())))  # those behind one that was lost too often
+            left = never if len(never) < len(left) else ()
+    finally:
+        watch.set()
+        watcher.join(timeout=5)
+        ray.kill(keeper)
+    return not set(stage.indices) & set(vault.unsettled())
+
+
+def _fit(runner: Any, indices: Sequence[int], concurrent: int, staging: Path) -> None:
+    """The rows through Tune once. `staging` is 0700 with the Vault, and gone afterwards: Tune's own state knows K."""
+    shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
+    try:
         tuner = tune.Tuner(
-            tune.with_resources(runner, resources),
+            runner,
             tune_config=TuneConfig(
-                search_alg=Rows(stage.indices),
+                search_alg=Rows(indices, share_of(len(indices), concurrent)),
                 num_samples=1_000_000_000,
                 max_concurrent_trials=concurrent,
                 reuse_actors=True,
@@ -175,11 +202,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         with _quiet():
             tuner.fit()
     finally:
-        watch.set()
-        watcher.join(timeout=5)
-        ray.kill(keeper)
         shutil.rmtree(staging, ignore_errors=True)
-    return not set(stage.indices) & set(vault.unsettled())
 
 
 def _watch(keeper: Any, progress: Progress | None, stop: threading.Event) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from sweeper.checks import RequestError
 from sweeper.store import schema
 from sweeper.store.home import Home, sqlite_uri
 from sweeper.store.release import StoreError
+from sweeper.store.sqlite_runs import ReadRun, read_runs
 
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -119,7 +120,16 @@ class Connection:
         """All runs that match, however many pages they fill; the client alone stops at 1,000 in silence."""
         return _pages(lambda token: self.client.search_runs(experiment_ids, wanted, max_results=PAGE, page_token=token))
 
-    def text(self, run: Run, tag: str, artifact: str) -> str:
+    def finished(self, experiment_id: str, tags: Sequence[str] | None = None, prefix: str = "") -> list[Run | ReadRun]:
+        """The finished runs of an experiment with tags and metrics; parameters are read one run at a time.
+
+        tags, prefix: what of them is enough, see `read_runs`; a store that is not ours to read gives all.
+        """
+        database = self.home.mlflow_database
+        found = None if database is None else read_runs(database, experiment_id, "FINISHED", tags=tags, prefix=prefix)
+        return list(self.runs([experiment_id], "attributes.status = 'FINISHED'") if found is None else found)
+
+    def text(self, run: Run | ReadRun, tag: str, artifact: str) -> str:
         """A tag's text, from the artifact where it was too long for a tag."""
         value = run.data.tags[tag]
         if value != f"[in artifact {artifact}]":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import re
 import tempfile
 from importlib.metadata import version
@@ -84,17 +85,13 @@ def _save(path: Path, model: LoggedModel, run_id: str, release: Release, trial: 
         )
 
 
-def save_state(connection: Connection, run_id: str, release: Release, trial: ReleasedTrial) -> str:
-    """Address of the parameters of a trial that did not win: a state dict, for torch.load(..., weights_only=True)."""
+def state_file(module: nn.Module) -> bytes:
+    """A module's state dict as a file, for torch.load(..., weights_only=True)."""
     import torch
 
-    assert release.build_model is not None
-    assert trial.params is not None
-    folder, file = schema.STATE_FILE.rsplit("/", 1)
-    with tempfile.TemporaryDirectory() as place:
-        torch.save(release.build_model(trial.params).state_dict(), Path(place) / file)
-        connection.client.log_artifact(run_id, str(Path(place) / file), folder)
-    return f"runs:/{run_id}/{schema.STATE_FILE}"
+    content = io.BytesIO()
+    torch.save(module.state_dict(), content)
+    return content.getvalue()
 
 
 def load_model(connection: Connection, uri: str) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,12 @@ from mlflow.entities import Metric, Param, RunTag
 
 from sweeper import checks
 from sweeper.store import schema
-from sweeper.store.connection import Connection, fits, tag_text
+from sweeper.store.bulk import database_of, save_files, write_runs
+from sweeper.store.connection import Connection, tag_text
 from sweeper.store.home import Home
-from sweeper.store.logged_model import load_model, log_model, save_state
+from sweeper.store.logged_model import load_model, log_model
 from sweeper.store.release import Release, ReleasedTrial
+from sweeper.store.trial_run import bill, files_of, finished_run, metrics_of, milliseconds, params_of, points, state_uri, trial_tags
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -53,17 +55,22 @@ class Store:
                 if set(known) != {schema.PARENT} | {trial.id for trial in release.trials}:
                     raise ValueError(f"submission {release.submission} is already published with other trials")
                 return str(done.info.run_id)
-            bill = _bill(release.protocol, release.public, release.guarantee)
+            paid = bill(release.protocol, release.public, release.guarantee)
             mark = {} if release.supersedes is None else {schema.SUPERSEDES: release.supersedes}
-            parent = done or self._open(experiment, release.submission, release, {schema.ROLE: schema.PARENT, **bill, **mark})
+            parent = done or self._open(experiment, release.submission, release, {schema.ROLE: schema.PARENT, **paid, **mark})
+            database, at_once = database_of(self.connection), []
             for position, trial in enumerate(release.trials):
                 run = known.get(trial.id)
+                if run is None and database is not None and not trial.is_best:
+                    at_once.append(position)
+                    continue
                 if run is None:
-                    tags = _trial_tags(trial, parent.info.run_id, position) | bill
-                    tags[schema.EPSILON_TEXT] = _epsilon_text(_billed(release, trial))
-                    run = self._open(experiment, trial.id, release, tags)
+                    run = self._open(experiment, trial.id, release, trial_tags(release, trial, position, parent.info.run_id))
                 if run.info.status != FINISHED:
                     self._write_trial(run, release, trial)
+            if database is not None:
+                runs = (finished_run(release, release.trials[position], position, parent.info.run_id) for position in at_once)
+                write_runs(database, experiment, runs, milliseconds(release.released_at))
             self._write_bill(parent, release)
             if release.supersedes is not None:
                 older = self._known(experiment, release.supersedes).get(schema.PARENT)
@@ -89,7 +96,7 @@ class Store:
             if run is not None and run.info.status == FINISHED:
                 return str(run.info.run_id)
             tags = {schema.ROLE: schema.PARENT, schema.SUBMISSION: submission, schema.FAILURE: message, schema.NOTE: message}
-            tags |= _bill(protocol, public, guarantee)
+            tags |= bill(protocol, public, guarantee)
             if run is None:
                 run = self.connection.client.create_run(experiment, round(at * 1000), tags, submission)
             metrics = {schema.EPSILON: guarantee.get("epsilon"), schema.DELTA: guarantee.get("delta")}
@@ -146,39 +153,24 @@ class Store:
 
     def _open(self, experiment: str, name: str, release: Release, tags: dict[str, str]) -> Run:
         tags = {schema.SUBMISSION: release.submission, **tags}
-        return self.connection.client.create_run(experiment, _milliseconds(release.released_at), tags, name)
+        return self.connection.client.create_run(experiment, milliseconds(release.released_at), tags, name)
 
     def _close(self, run: Run, status: str, at: float) -> None:
-        self.connection.client.set_terminated(run.info.run_id, status, _milliseconds(at))
+        self.connection.client.set_terminated(run.info.run_id, status, milliseconds(at))
 
     def _write_trial(self, run: Run, release: Release, trial: ReleasedTrial) -> None:
-        settings, epsilon = schema.plain(trial.settings), _billed(release, trial)
-        params = schema.flat(settings, "") | schema.flat(trial.candidate, schema.CANDIDATE_PREFIX)
-        params |= {
-            schema.CLIP_PARAM: trial.clip_policy,
-            schema.STEP_PARAM: trial.step_policy,
-            schema.TRAINER_PARAM: trial.trainer,
-        }
-        metrics = {schema.SETTING_PREFIX + schema.key(name): value for name, value in settings.items()}
-        metrics |= {schema.EPSILON: epsilon, schema.DELTA: release.guarantee.get("delta")}
-        metrics |= {schema.NOISE_MULTIPLIER: trial.noise_multiplier, schema.ARM_EPSILON: trial.arm_epsilon}
-        if trial.score is not None:
-            metrics |= {schema.SCORE_PREFIX + schema.key(trial.metric): trial.score, schema.SCORE_NOISE: release.score_noise}
-        if not fits(text := schema.to_json(settings)):
-            self.connection.client.log_text(run.info.run_id, text, schema.SETTINGS_FILE)
-        if trial.trace:
-            self.connection.client.log_text(run.info.run_id, schema.to_json(trial.trace), schema.TRACE_FILE)
-        tags, model = {}, None
+        tags, files, model = {}, files_of(release, trial), None
         if trial.params is not None and trial.is_best:
             model = log_model(self.connection, run, release, trial)
             tags[schema.MODEL_URI] = f"models:/{model}"
-        elif trial.params is not None and release.build_model is not None:
-            tags[schema.MODEL_URI] = save_state(self.connection, run.info.run_id, release, trial)
-        self._log(run, release.released_at, params, metrics, tags, model, trial.trace)
+        elif schema.STATE_FILE in files:
+            tags[schema.MODEL_URI] = state_uri(run.info.run_id)
+        save_files(run.info.artifact_uri, files, self.connection.home.mlflow_uri)
+        self._log(run, release.released_at, params_of(trial), metrics_of(release, trial), tags, model, trial.trace)
         self._close(run, FINISHED, release.released_at)
 
     def _write_bill(self, parent: Run, release: Release) -> None:
-        tags = _bill(release.protocol, release.public, release.guarantee)
+        tags = bill(release.protocol, release.public, release.guarantee)
         tags[schema.GUARANTEE] = tag_text(schema.to_json(release.guarantee), schema.GUARANTEE_FILE)
         tags |= {schema.TIMING: release.timing, schema.NOTE: release.description_markdown}
         if release.ledger.get("head"):
@@ -213,10 +205,10 @@ class Store:
         trace: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         """One log_batch; the client splits it at MLflow's limits. What is no finite number is left out: it would rank best."""
-        when, run_id = _milliseconds(at), run.info.run_id
+        when, run_id = milliseconds(at), run.info.run_id
         kept = [Metric(k, float(v), when, 0, model_id=model, run_id=run_id) for k, v in metrics.items() if schema.finite(v)]
-        points = _points(trace or {})
-        kept += [Metric(schema.TRACE_PREFIX + schema.key(k), float(v), when, step) for k, step, v in points if schema.finite(v)]
+        traced = points(trace or {})
+        kept += [Metric(schema.TRACE_PREFIX + schema.key(k), float(v), when, step) for k, step, v in traced if schema.finite(v)]
         pairs = [Param(k, schema.cut(v, schema.PARAM_LIMIT)) for k, v in params.items()]
         marks = [RunTag(k, schema.cut(v, schema.TAG_LIMIT)) for k, v in tags.items()]
         self.connection.client.log_batch(run_id, kept, pairs, marks, synchronous=True)
@@ -226,59 +218,3 @@ class Store:
         if database is not None:
             with closing(sqlite3.connect(database, timeout=20)) as connection, connection:
                 connection.execute("ANALYZE")
-
-
-def _points(trace: Mapping[str, Sequence[float]]) -> Iterator[tuple[str, int, float]]:
-    """(name, step, value) of a trace. All of one trial's have one timestamp, that of the release: steps tell them apart."""
-    steps = trace.get(schema.TRACE_STEP, ())
-    for name, values in trace.items():
-        if name != schema.TRACE_STEP:
-            yield from ((name, int(step), value) for step, value in zip(steps, values, strict=True))
-
-
-def _bill(protocol: str, public: bool, guarantee: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        schema.PROTOCOL: protocol,
-        schema.PUBLIC: _word(public),
-        schema.EPSILON_TEXT: _epsilon_text(guarantee.get("epsilon")),
-        schema.DELTA_TEXT: repr(float(guarantee["delta"])),
-    }
-
-
-def _billed(release: Release, trial: ReleasedTrial) -> float | None:
-    """The bill of whoever sees a trial: the whole one, but on public data each arm is billed alone."""
-    epsilon: float | None = trial.arm_epsilon if trial.arm and release.public else release.guarantee.get("epsilon")
-    return epsilon
-
-
-def _epsilon_text(epsilon: float | None) -> str:
-    return repr(float(epsilon)) if epsilon is not None and schema.finite(epsilon) else "infinite"
-
-
-def _trial_tags(trial: ReleasedTrial, parent: str, position: int) -> dict[str, str]:
-    """All tags but the model's address, given when the run is made: that saves a transaction per run."""
-    tags = {schema.key(name): schema.cut(str(text), schema.TAG_LIMIT) for name, text in trial.tags.items()}
-    tags |= {
-        schema.ROLE: schema.TRIAL,
-        schema.TRIAL_ID: trial.id,
-        schema.POSITION: str(position),
-        schema.PARENT_RUN: parent,
-        schema.CLIP_POLICY: trial.clip_policy,
-        schema.STEP_POLICY: trial.step_policy,
-        schema.TRAINER: trial.trainer,
-        schema.METRIC: trial.metric,
-        schema.BEST: _word(trial.is_best),
-        schema.SETTINGS: tag_text(schema.to_json(trial.settings), schema.SETTINGS_FILE),
-    }
-    if trial.arm:
-        tags |= {schema.ARM: trial.arm, schema.ARM_EPSILON_TEXT: _epsilon_text(trial.arm_epsilon)}
-        tags[schema.ARM_RELATION] = trial.arm_relation
-    return tags if trial.score is not None else tags | {schema.DIVERGED: _word(True)}
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
-def _word(flag: bool) -> str:
-    return "true" if flag else "false"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from sweeper.store.connection import Connection
+    from sweeper.store.sqlite_runs import ReadRun
 
+RANKED = (  # tags that say which trial is the best
+    schema.ROLE,
+    schema.PARENT_RUN,
+    schema.SUBMISSION,
+    schema.SUPERSEDES,
+    schema.STAGE,
+    schema.METRIC,
+    schema.BEST,
+    schema.POSITION,
+)
 OWN: tuple[str, ...] = (
     "id",
     "score",
@@ -106,7 +117,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
     """
     connection = _connection(home)
     with connection.reported():
-        parents, children = _released(connection, sweep)
+        parents, children = _released(connection, sweep, RANKED, schema.SCORE_PREFIX)
         if not children and parents:
             raise RequestError(
                 f"sweep {sweep} drew no run, as its law may: no answer is what it released, and the charge stands. Run it under "
@@ -118,9 +129,9 @@ def best(sweep: str, home: Home | None = None) -> Best:
         scored = [(child, score) for child in own if (score := _score(child)) is not None]
         if not scored:
             raise RequestError(f"no released trial of sweep {sweep} has a finite score: all diverged. Try smaller step sizes")
-        child, score = min(scored, key=lambda pair: (-pair[1], pair[0].data.tags[schema.BEST] != "true", *_age(pair[0])))
-        parent = parents[child.data.tags[schema.PARENT_RUN]]
-        settings = _settings(connection, child)
+        first, score = min(scored, key=lambda pair: (-pair[1], pair[0].data.tags[schema.BEST] != "true", *_age(pair[0])))
+        child, parent = (connection.client.get_run(run) for run in (first.info.run_id, first.data.tags[schema.PARENT_RUN]))
+        params, settings = child.data.params, _settings(connection, child)
         guarantee = json.loads(connection.text(parent, schema.GUARANTEE, schema.GUARANTEE_FILE))
     tags, metrics, prefix = child.data.tags, child.data.metrics, schema.CANDIDATE_PREFIX
     if schema.ARM in tags and tags[schema.PUBLIC] == "true":  # billed alone
@@ -131,7 +142,7 @@ def best(sweep: str, home: Home | None = None) -> Best:
         submission=tags[schema.SUBMISSION],
         arm=tags.get(schema.ARM),
         settings=settings,
-        searched={name.removeprefix(prefix): value for name, value in child.data.params.items() if name.startswith(prefix)},
+        searched={name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)},
         clip_norm=_number(settings.get("clip_norm")),
         learning_rate=_number(settings.get("learning_rate")),
         score=score,
@@ -259,7 +270,9 @@ def _connection(home: Home | None) -> Connection:
     return Connection(home or Home())
 
 
-def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[Run]]:
+def _released(
+    connection: Connection, sweep: str, marks: Sequence[str] | None = None, prefix: str = ""
+) -> tuple[dict[str, Run | ReadRun], list[Run | ReadRun]]:
     """(finished parent runs by run id, their finished children). A submission counts as a whole or not at all.
 
     One that another supersedes is left out: its trials are in the other, and so is its bill.
@@ -268,7 +281,7 @@ def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[
     if sweep not in known:
         rule = f"is not a sweep in this store{checks.suggestion(sweep, known)}"
         raise checks.FieldError("sweep", sweep, rule, "A sweep appears once it has released something: `sweeper run FILE`.")
-    runs = [run for run in connection.runs([known[sweep]]) if run.info.status == "FINISHED"]
+    runs = connection.finished(known[sweep], marks, prefix)
     found = [run for run in runs if run.data.tags.get(schema.ROLE) == schema.PARENT]
     gone = {run.data.tags.get(schema.SUPERSEDES) for run in found}
     parents = {run.info.run_id: run for run in found if run.data.tags.get(schema.SUBMISSION) not in gone}
@@ -276,7 +289,7 @@ def _released(connection: Connection, sweep: str) -> tuple[dict[str, Run], list[
     return parents, [child for child in children if child.data.tags.get(schema.PARENT_RUN) in parents]
 
 
-def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict[str, Any]:
+def _row(connection: Connection, child: Run | ReadRun, parents: Mapping[str, Run | ReadRun]) -> dict[str, Any]:
     tags = child.data.tags
     settings = _settings(connection, child)
     return {(f"setting/{name}" if name in OWN else name): value for name, value in settings.items()} | {
@@ -303,17 +316,17 @@ def _row(connection: Connection, child: Run, parents: Mapping[str, Run]) -> dict
     }
 
 
-def _settings(connection: Connection, child: Run) -> dict[str, Any]:
+def _settings(connection: Connection, child: Run | ReadRun) -> dict[str, Any]:
     return dict(json.loads(connection.text(child, schema.SETTINGS, schema.SETTINGS_FILE)))
 
 
-def _score(child: Run) -> float | None:
+def _score(child: Run | ReadRun) -> float | None:
     """The score, or None for a diverged trial, whoever wrote it: a NaN or an infinity in the store is no score."""
     value = child.data.metrics.get(schema.SCORE_PREFIX + schema.key(child.data.tags[schema.METRIC]))
     return value if value is not None and math.isfinite(value) and abs(value) < 1e300 else None
 
 
-def _age(run: Run) -> tuple[int, str, int]:
+def _age(run: Run | ReadRun) -> tuple[int, str, int]:
     tags = run.data.tags
     return run.info.start_time, tags[schema.SUBMISSION], int(tags.get(schema.POSITION, 0))
 

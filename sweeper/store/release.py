@@ -69,7 +69,7 @@ class Release:
     released_at: float  # unix seconds; start and end of every run
     timing: str  # what is promised about clock times
     description_markdown: str
-    trials: tuple[ReleasedTrial, ...]
+    trials: Sequence[ReleasedTrial]  # read one at a time, so they need not all be in memory
     build_model: Callable[[bytes], nn.Module] | None = None
     build_example: Callable[[], np.ndarray] | None = None  # synthetic rows; see synthetic_rows
     score_noise: float | None = None  # standard deviation of the noise on a score
@@ -77,12 +77,15 @@ class Release:
 
     def __post_init__(self) -> None:
         checks.name(sweep=self.sweep, submission=self.submission)
-        if len({trial.id for trial in self.trials}) != len(self.trials):
-            raise ValueError("two trials of one release have the same id")
-        if self.protocol in WINNERS_ONLY and not self.public and not all(trial.is_best for trial in self.trials):
-            raise ValueError(f"{self.protocol} pays for winners only; this release holds another trial")
-        if any(t.is_best and t.params is not None for t in self.trials) and None in (self.build_model, self.build_example):
-            raise ValueError("a winner's parameters need build_model and build_example")
+        seen = set()
+        for trial in self.trials:
+            if trial.id in seen:
+                raise ValueError("two trials of one release have the same id")
+            if self.protocol in WINNERS_ONLY and not self.public and not trial.is_best:
+                raise ValueError(f"{self.protocol} pays for winners only; this release holds another trial")
+            if trial.is_best and trial.params is not None and None in (self.build_model, self.build_example):
+                raise ValueError("a winner's parameters need build_model and build_example")
+            seen.add(trial.id)
 
 
 def synthetic_rows(features: int, rows: int = 2) -> np.ndarray:

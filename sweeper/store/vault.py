@@ -143,6 +143,11 @@ class Vault:
             raise ValueError(f"sweep {self.sweep} has no such trial")
         return read_row(found[0])
 
+    def indices(self, stage: str | None = None) -> list[int]:
+        """Of all trials, or of those of a stage."""
+        where, values = _where(stage, None)
+        return [r[0] for r in self._all(f"SELECT trial FROM trials{where} ORDER BY trial", *values)]
+
     def count(self, stage: str | None = None, arm: str | None = None) -> int:
         """How many trials there are; of stage "search" it is K, a secret, as it is of an arm."""
         where, values = _where(stage, arm)
@@ -151,6 +156,10 @@ class Vault:
     def unsettled(self) -> list[int]:
         """What is left to run: never claimed, or claimed by somebody who did not come back."""
         return [r[0] for r in self._all("SELECT trial FROM trials WHERE state IN (?, ?) ORDER BY trial", SEALED, CLAIMED)]
+
+    def unclaimed(self) -> list[int]:
+        """What nobody has begun."""
+        return [r[0] for r in self._all("SELECT trial FROM trials WHERE state = ? ORDER BY trial", SEALED)]
 
     # The life of a trial.
 

@@ -1,133 +1,101 @@
-"""What `make bench` runs: speed as ratios to peers measured in the same run, one thread. Exit 1 when a target is missed by 10%.
+"""What `make bench` and `make bench-quick` run: every line of the performance table beside its peer, in one run.
 
-The step against plain torch SGD; prices; whole processes. The other peers of the performance table come with the packed backend.
+Steps, prices and stores are CPU seconds of one thread on one CPU, medians of turns that ours and its peer take in alternation.
+Exit 1 when a target is missed by more than 10%. Writes build/bench.json.
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
-import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-import torch
-
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 sys.path.insert(0, str(Path(__file__).parent))
-from bench_step import Row, rows
 
-from sweeper.privacy import accountant
-from sweeper.privacy.events import DiscreteLaplace, Disjoint, Event, Gaussian, PoissonSubsampled, Repeated, SelectBest
-from sweeper.privacy.laws import TruncatedNegativeBinomial
-from sweeper.report.tables import table
+import growth
+import launch
+import peer_script
+import peers_opacus
+import prices
+import roofline
+import sizes
+import store_rows
+import torch
+from measured import Row, machine, report
 
-ROOT = Path(__file__).resolve().parents[2]
-JOB = "jobs/adult_logistic_clip.yaml"
-MISS = 1.1
-LAW = TruncatedNegativeBinomial(eta=2.0, mean=12.0, max_trials=64)
+OUT = Path(__file__).resolve().parents[2] / "build" / "bench.json"
+Group = Callable[[], Iterable[Any]]
 
 
-def best_of(turns: int, run: Callable[[], object]) -> float:
-    """Seconds on the wall, the best of some turns."""
-    times = []
-    for _ in range(turns):
+def quick() -> Mapping[str, Group]:
+    """Under two minutes: steps, stores, no Ray."""
+    return {
+        "steps": lambda: roofline.rows(roofline.limits(turns=3), scale=0.5, turns=3),
+        "peers": lambda: peers_opacus.rows(scale=0.5, turns=3),
+        "sizes": lambda: sizes.rows(turns=3),
+        "line search": lambda: sizes.search_rows(turns=3),
+        "store": lambda: store_rows.logging_rows("SQLite", 20, 1, target=15, stretch=5),
+        "queries": store_rows.query_rows,
+    }
+
+
+def whole() -> dict[str, Group]:
+    """All of it; whole sweeps and the peers' script take most of the time."""
+    return {
+        "steps": lambda: roofline.rows(roofline.limits()),
+        "peers": peers_opacus.rows,
+        "sizes": sizes.rows,
+        "line search": sizes.search_rows,
+        "prices": prices.price_rows,
+        "processes": prices.process_rows,
+        "store": store_rows.rows,
+        "growth": growth.rows,
+        "launch": launch.rows,
+        "script": peer_script.rows,
+    }
+
+
+def long() -> dict[str, Group]:
+    """What takes minutes and is asked for by name."""
+    return {"many": lambda: launch.rows(10_000)}
+
+
+def measured(groups: Mapping[str, Group]) -> Iterator[Row]:
+    """The lines of all groups, each said on standard error as soon as it is there."""
+    known = {field.name for field in fields(Row)}
+    for name, group in groups.items():
         start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for row in group():
+            found = Row(**{key: value for key, value in vars(row).items() if key in known})
+            passed = time.perf_counter() - start
+            print(
+                f"{name}, {passed:.0f} s: {found.what}: {found.value:.3g} {found.unit} ({found.detail})",
+                file=sys.stderr,
+                flush=True,
+            )
+            yield found
 
 
-def process(*words: str) -> Callable[[], object]:
-    command = [str(Path(sys.executable).parent / "sweeper"), *words]
-    return lambda: subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-
-
-def prices() -> list[Row]:
-    """Prices and calibrations inside this process, nothing known beforehand: CPU seconds, the middle of some turns."""
-    return [Row(what=what, value=cpu(lambda ask=ask: fresh(ask)), unit="CPU s", target=target) for what, target, ask in questions()]
-
-
-def questions() -> Iterator[tuple[str, float, Callable[[], object]]]:
-    """(what, target in seconds, call)."""
-    yield "price of one trial", 1.0, lambda: accountant.epsilon(training(0.01, 2000)(1.0), 1e-5)
-    yield "price of a select-best sweep", 1.0, lambda: accountant.epsilon(SelectBest(training(0.01, 2000)(1.0), LAW), 1e-5)
-    for epsilon in (0.02, 0.1, 1.0, 2.0, 8.0, 30.0, 100.0, 200.0):
-        yield f"noise of one trial, epsilon {epsilon:g}", 1.0, calibration(training(1 / 120, 1200), epsilon)
-    for q, steps in ((1e-4, 20_000), (0.5, 20_000), (0.01, 1_000_000)):
-        yield f"noise of one trial, epsilon 1, q {q:g}, {steps:,} steps", 1.0, calibration(training(q, steps), 1.0)
-    for epsilon in (0.5, 2.0, 200.0):
-        yield f"noise of a select-best sweep, epsilon {epsilon:g}", 2.5, calibration(swept(1 / 120, 1200), epsilon)
-    yield "noise of a select-best sweep, epsilon 1, q 0.0001, 20,000 steps", 2.5, calibration(swept(1e-4, 20_000), 1.0)
-
-
-def training(q: float, steps: int) -> Callable[[float], Event]:
-    return lambda noise_multiplier: Repeated(PoissonSubsampled(q, Gaussian(noise_multiplier)), steps)
-
-
-def swept(q: float, steps: int) -> Callable[[float], Event]:
-    """Training and a score on held-out rows, the best of a secret number of runs."""
-    trial = training(q, steps)
-    return lambda noise_multiplier: SelectBest(Disjoint((trial(noise_multiplier), DiscreteLaplace(0.1))), LAW)
-
-
-def calibration(make: Callable[[float], Event], epsilon: float) -> Callable[[], object]:
-    return lambda: accountant.calibrate(make, epsilon, 1e-5)
-
-
-def fresh(ask: Callable[[], object]) -> None:
-    """With an empty cache, on disk and in memory."""
-    accountant.forget()
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["SWEEPER_HOME"] = home
-        ask()
-
-
-def cpu(run: Callable[[], None], turns: int = 5) -> float:
-    """Seconds of this process's time, the median of some turns after one that loads what is needed."""
-    run()
-    times = []
-    for _ in range(turns):
-        start = time.process_time()
-        run()
-        times.append(time.process_time() - start)
-    return statistics.median(times)
-
-
-def processes() -> list[Row]:
-    """Whole processes."""
-    with tempfile.TemporaryDirectory() as home:
-        os.environ["SWEEPER_HOME"] = home
-        cold = best_of(3, lambda: (shutil.rmtree(Path(home) / "cache", ignore_errors=True), process("plan", JOB)()))
-        return [
-            Row(what="sweeper --help", value=best_of(5, process("--help")), unit="s", target=0.3),
-            Row(what="sweeper plan, warm cache", value=best_of(5, process("plan", JOB)), unit="s", target=0.8),
-            Row(what="sweeper plan, cold cache", value=cold, unit="s", target=2.5),
-        ]
-
-
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer lines and turns, in under two minutes")
+    parser.add_argument(
+        "--only", nargs="+", metavar="GROUP", choices=[*whole(), *long()], help="these groups, at their full length"
+    )
+    given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    found = [*rows(), *prices(), *processes()]
-    lines = [[r.what, f"{r.value:.3g} {r.unit}", f"{r.target:g} {r.unit}" if r.target else "-", _verdict(r)] for r in found]
-    print(table(["what", "measured", "target", ""], lines, align="lrrl"))
-    out = ROOT / "build" / "bench.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps([vars(r) for r in found], indent=1))
-    print(f"\nwritten to {out.relative_to(ROOT)}")
-    return int(any(_missed(r) for r in found))
-
-
-def _missed(row: Row) -> bool:
-    return row.target is not None and row.value > MISS * row.target
-
-
-def _verdict(row: Row) -> str:
-    return "" if row.target is None else "missed" if _missed(row) else "reached"
+    groups: Mapping[str, Group] = quick() if given.quick else whole()
+    if given.only:
+        groups = {name: group for name, group in (whole() | long()).items() if name in given.only}
+    facts = machine()
+    return report(list(measured(groups)), facts, OUT)
 
 
 if __name__ == "__main__":

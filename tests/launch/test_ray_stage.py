@@ -129,6 +129,58 @@ def test_a_trial_whose_workers_keep_dying_is_left_for_resume(
     assert bits(vault.row(lost[0].index)) == alone(adult, lost[0].index)
 
 
+def sharing(monkeypatch: pytest.MonkeyPatch, share: int) -> list[list[int]]:
+    """Makes Tune trials of so many candidates each; the rows of each as it was handed out."""
+    handed: list[list[int]] = []
+
+    class Watched(tune_module.Rows):
+        def suggest(self, trial_id: str) -> Any:
+            found = super().suggest(trial_id)
+            if isinstance(found, dict):
+                handed.append(found["rows"])
+            return found
+
+    monkeypatch.setattr(tune_module, "Rows", Watched)
+    monkeypatch.setattr(tune_module, "share_of", lambda rows, concurrent: share)
+    return handed
+
+
+def test_a_share_of_the_candidates_loses_only_what_ran_when_its_worker_died(
+    vault: Vault, home: Home, adult: OpenData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four candidates in two Tune trials. The killed worker's candidate replays; what its share had settled is not run again."""
+    handed = sharing(monkeypatch, 2)
+    with killing(vault, times=1) as killed:
+        assert run(vault, home, adult, Slow(batch_size=64, steps=20, seconds=0.6), max_concurrent=1)
+    assert (handed, len(killed)) == ([[0, 1], [2, 3]], 1)
+    rows = vault.rows()
+    assert [row.state for row in rows] == [SETTLED] * 4
+    assert sorted(row.attempts for row in rows) == [1, 1, 1, 2]
+    assert [bits(row) for row in rows] == [alone(adult, index) for index in range(4)]
+
+
+def test_candidates_behind_one_that_is_lost_too_often_run_all_the_same(
+    vault: Vault, home: Home, adult: OpenData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed = sharing(monkeypatch, 4)
+    monkeypatch.setattr(tune_module, "ATTEMPTS", 1)
+    with killing(vault, times=1):
+        assert not run(vault, home, adult, Slow(batch_size=64, steps=20, seconds=0.6), max_concurrent=1)
+    states = [row.state for row in vault.rows()]
+    lost = states.index(CLAIMED)
+    assert states == [SETTLED] * lost + [CLAIMED] + [SETTLED] * (3 - lost)
+    assert handed == [[0, 1, 2, 3], list(range(lost + 1, 4))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "concurrent", "share"),
+    [(1, 1, 1), (256, 2, 1), (257, 2, 2), (10_000, 2, 40), (10_000, 100, 5), (10_000, 1000, 1), (100, 8, 1)],
+)
+def test_a_large_sweep_is_few_tune_trials_and_never_few_for_a_worker(rows: int, concurrent: int, share: int) -> None:
+    """10,000 / 256 rounded up is 40; of 100 workers each has 20 shares of 5 at least."""
+    assert tune_module.share_of(rows, concurrent) == share
+
+
 @pytest.mark.parametrize("resources", [{"cpu": 999.0}, {"gpu": 64.0}])
 def test_what_no_node_can_hold_is_refused_at_once(vault: Vault, home: Home, adult: OpenData, resources: dict[str, float]) -> None:
     started = time.monotonic()
