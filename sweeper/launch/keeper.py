@@ -42,6 +42,10 @@ class Keeper:
         kept = (self._vault.meta("fingerprint"), self._vault.meta("reservation"), self._vault.sweep, index, final, row.arm)
         return Claimed(trial, Streams(self._vault.secret(), index), json.dumps(kept), self._vault.checkpoint(index))
 
+    def arm(self, index: int) -> str:
+        """Of a row."""
+        return self._vault.row(index).arm
+
     def keep(self, index: int, content: bytes) -> None:
         """A running trial's state, in the place of an earlier one."""
         self._vault.keep_checkpoint(index, content)

@@ -12,29 +12,18 @@ import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from sweeper.backends.meeting import PackFailed
 from sweeper.backends.packed_problem import PackedProblem
 from sweeper.backends.vmapped import Pack
+from sweeper.launch.job import Job
 from sweeper.launch.open_data import OpenData
 from sweeper.launch.worker import Outcome, Worker
-from sweeper.seeds import Streams
 from sweeper.spec.protocols import Problem
 from sweeper.spec.sweep import TrialSpec
-from sweeper.trainers.checkpoint import Keep
 
 _PRINTED = 20_000  # characters of a trial's prints that are kept
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A trial as it was claimed."""
-
-    trial: TrialSpec
-    streams: Streams
-    keep: Keep | None = None
 
 
 Claim = Callable[[int], Job | None]  # None: the row was settled before

@@ -16,8 +16,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray import tune
@@ -28,10 +29,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from sweeper.launch.checkpoints import DEFAULT_SECONDS, TrialKeep, seconds_between
 from sweeper.launch.cluster import room_for
 from sweeper.launch.examined import take_over
+from sweeper.launch.job import Job
 from sweeper.launch.keeper import Keeper
 from sweeper.launch.open_data import OpenData
-from sweeper.spec.sweep import DataSpec, SweepSpec
+from sweeper.launch.packing import OnWorker, Packing, Packs, packing_of
+from sweeper.spec.sweep import DataSpec, Resources, SweepSpec
 from sweeper.store.vault import Vault
+
+if TYPE_CHECKING:
+    from sweeper.launch.worker import Outcome
 
 ATTEMPTS = 4  # of a Tune trial whose worker or node is lost; each replays the same streams, and what is settled is not run again
 TUNE_TRIALS = 256  # about how many there are at most
@@ -62,6 +68,7 @@ class Runner(tune.Trainable):
         folder: str = "",
         checkpoint_seconds: float = DEFAULT_SECONDS,
         examined: tuple[SweepSpec, Any] | None = None,
+        packing: Packing | None = None,
     ) -> None:
         import torch
 
@@ -76,6 +83,7 @@ class Runner(tune.Trainable):
         if examined is not None:
             take_over(*examined)
         self._worker = Worker(open_data)
+        self._packs = None if packing is None or examined is None else Packs(packing, examined[0], open_data)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._left = list(new_config["rows"])
@@ -84,24 +92,36 @@ class Runner(tune.Trainable):
     def step(self) -> dict[str, Any]:
         from sweeper.launch.worker import guarded
 
-        claimed = None
-        while claimed is None and self._left:  # what a lost worker settled is not given again
-            self._index = self._left.pop(0)
-            claimed = ray.get(self._keeper.claim.remote(self._index))
-        if claimed is not None:
-            keep = TrialKeep(
-                streams=claimed.streams,
-                reference=claimed.reference,
-                found=claimed.kept,
-                store=self._store,
-                seconds=self._seconds,
-            )
-            outcome = guarded(self._worker, claimed.trial, claimed.streams, keep)
-            ray.get(self._keeper.settle.remote(self._index, outcome.result, outcome.error, outcome.output))
+        if self._packs is not None:
+            rows = self._left.pop(0)
+            self._packs.run(ray.get(self._keeper.arm.remote(rows[0])), rows, self._claimed, self._settle)
+            return {"settled": len(rows), "done": not self._left}
+        job = None
+        while job is None and self._left:  # what a lost worker settled is not given again
+            (index,) = self._left.pop(0)
+            job = self._claimed(index)
+        if job is not None:
+            self._settle(index, guarded(self._worker, job.trial, job.streams, job.keep))
         return {"settled": 1, "done": not self._left}
 
-    def _store(self, content: bytes) -> None:
-        ray.get(self._keeper.keep.remote(self._index, content))
+    def _claimed(self, index: int) -> Job | None:
+        claimed = ray.get(self._keeper.claim.remote(index))
+        if claimed is None:
+            return None
+        keep = TrialKeep(
+            streams=claimed.streams,
+            reference=claimed.reference,
+            found=claimed.kept,
+            store=partial(self._store, index),
+            seconds=self._seconds,
+        )
+        return Job(trial=claimed.trial, streams=claimed.streams, keep=keep)
+
+    def _settle(self, index: int, outcome: Outcome) -> None:
+        ray.get(self._keeper.settle.remote(index, outcome.result, outcome.error, outcome.output))
+
+    def _store(self, index: int, content: bytes) -> None:
+        ray.get(self._keeper.keep.remote(index, content))
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         return None
@@ -111,11 +131,11 @@ class Runner(tune.Trainable):
 
 
 class Rows(Searcher):
-    """Hands out the rows that are left, each once, then says that it is finished. How many there are stays inside."""
+    """Hands out the groups of rows that are left, each once, then says that it is finished. How many there are stays inside."""
 
-    def __init__(self, indices: Sequence[int], share: int) -> None:
+    def __init__(self, groups: Sequence[tuple[int, ...]], share: int) -> None:
         super().__init__(metric="settled", mode="max")
-        self._left, self._share = deque(indices), share
+        self._left, self._share = deque(groups), share
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str:
         rows = [self._left.popleft() for _ in range(min(self._share, len(self._left)))]
@@ -151,12 +171,15 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
         .options(num_cpus=0, scheduling_strategy=here)
         .remote(str(root), vault.sweep, stage.spec, dict(stage.noises), stage.data)
     )
+    trained, on_worker = len(stage.open_data.train_rows), _on_worker(stage.spec.resources)
+    packing = packing_of(vault, stage.spec, stage.noises, stage.data, trained, on_worker)
     given = {
         "keeper": keeper,
         "open_data": stage.open_data,
         "folder": os.getcwd(),
         "checkpoint_seconds": seconds,
         "examined": (stage.spec, stage.examination),
+        "packing": packing,
     }
     resources = {"cpu": stage.spec.resources.cpu, "gpu": stage.spec.resources.gpu}
     runner = tune.with_resources(tune.with_parameters(Runner, **given), resources)
@@ -166,7 +189,7 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
     try:
         left = stage.indices
         while left:
-            _fit(runner, left, concurrent, vault.directory / "tune")
+            _fit(runner, _groups(vault, left, packing), concurrent, vault.directory / "tune")
             never = tuple(sorted(set(left) & set(vault.unclaimed())))  # those behind one that was lost too often
             left = never if len(never) < len(left) else ()
     finally:
@@ -176,14 +199,32 @@ def run_stage(vault: Vault, root: Path, stage: Stage, progress: Progress | None 
     return not set(stage.indices) & set(vault.unsettled())
 
 
-def _fit(runner: Any, indices: Sequence[int], concurrent: int, staging: Path) -> None:
+def _groups(vault: Vault, indices: Sequence[int], packing: Packing | None) -> list[tuple[int, ...]]:
+    """The rows that a worker runs at once."""
+    if packing is None:
+        return [(index,) for index in indices]
+    from sweeper.launch.pack import packs_of
+
+    return packs_of({index: vault.row(index).arm for index in indices}, packing.seats)
+
+
+def _on_worker(resources: Resources) -> OnWorker:
+    """Calls a function where a trial would run, with what a trial has."""
+
+    def called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        return ray.get(ray.remote(num_cpus=resources.cpu, num_gpus=resources.gpu)(function).remote(**arguments))
+
+    return called
+
+
+def _fit(runner: Any, groups: Sequence[tuple[int, ...]], concurrent: int, staging: Path) -> None:
     """The rows through Tune once. `staging` is 0700 with the Vault, and gone afterwards: Tune's own state knows K."""
     shutil.rmtree(staging, ignore_errors=True)  # what a killed driver left
     try:
         tuner = tune.Tuner(
             runner,
             tune_config=TuneConfig(
-                search_alg=Rows(indices, share_of(len(indices), concurrent)),
+                search_alg=Rows(groups, share_of(len(groups), concurrent)),
                 num_samples=1_000_000_000,
                 max_concurrent_trials=concurrent,
                 reuse_actors=True,

@@ -118,6 +118,9 @@ class ScoreSpec:
         checks.real(1e-6, 100.0, epsilon=self.epsilon)  # below it a score is noise alone, above it is not private
 
 
+AUTO, MOST_PACKED = "auto", 128
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one trial needs. Changes speed only, never privacy."""
@@ -125,10 +128,13 @@ class Resources:
     cpu: float = 1.0
     gpu: float = 0.0
     max_concurrent: int | None = None  # default: as many trials as fit the free CPUs and GPUs
+    pack: int | str | None = None  # trials that share a device in one worker; auto, the default: measured on a GPU, 1 on a CPU
 
     def __post_init__(self) -> None:
         checks.positive(cpu=self.cpu)
         checks.non_negative(gpu=self.gpu)
+        if self.pack is not None and self.pack != AUTO:
+            checks.whole(1, MOST_PACKED, pack=self.pack)
         if self.max_concurrent is not None:
             checks.whole(1, max_concurrent=self.max_concurrent)
 

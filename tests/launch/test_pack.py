@@ -16,8 +16,9 @@ from tiny_sweeps import spec_of
 from sweeper.backends.meeting import PackFailed
 from sweeper.backends.vmapped import Pack
 from sweeper.launch.candidate import trial_spec
+from sweeper.launch.job import Job
 from sweeper.launch.open_data import OpenData
-from sweeper.launch.pack import Job, packs_of, run_pack
+from sweeper.launch.pack import packs_of, run_pack
 from sweeper.launch.worker import Outcome, Worker, guarded
 from sweeper.seeds import Streams, secret_from_seed
 from sweeper.spec.sweep import TrialSpec
