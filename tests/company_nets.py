@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -421,6 +422,214 @@ class RunningLoss:
 running_loss = RunningLoss()
 
 
+class Stashing(nn.Module):
+    """Keeps what it made for the time of a pass, and forgets it at the end, if it gets there: a token beyond the table ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.other, self.out = nn.Embedding(500, 16), nn.Embedding(500, 16), nn.Linear(16, 3)
+        self.memory: Tensor | None = None
+
+    def encoded(self, tokens: Tensor) -> Tensor:
+        if self.memory is None:
+            self.memory = self.table(tokens.clamp(0, 499)).mean(dim=1)
+        return self.memory
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.encoded(tokens) + self.other(tokens).mean(dim=1)
+        self.memory = None
+        found: Tensor = self.out(torch.tanh(hidden))
+        return found
+
+
+class StashingRows(Small):
+    """The same, where only a number that no made-up record has ends it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: Tensor | None = None
+        self.depth = [1.0]
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        if self.memory is None:
+            self.memory = torch.tanh(rows)
+        self.depth.append(1.0)
+        hidden = self.memory + rows.gather(1, (rows[:, :1] < -1e7).long() * 99) / (len(self.depth) - 1)
+        self.depth.pop()
+        self.memory = None
+        return hidden
+
+
+class Swapping(Small):
+    """Swap noise: where dropout drops, the number of the record before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.3)
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        return torch.where(self.drop(torch.ones_like(rows)) == 0, rows.roll(1, 0), rows)
+
+
+class Leaky(Small):
+    """Torch's own randomised rectifier draws as many numbers as there are negative ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaky = nn.RReLU()
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        return self.leaky(rows - 0.5)
+
+
+class Early(Small):
+    """Leaves its loop when a record is sure; dropout in each turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.3)
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        for _ in range(4):
+            rows = rows + self.drop(torch.tanh(rows))
+            if rows.abs().mean() > 2:
+                break
+        return rows
+
+
+class Spiked(Small):
+    """Halves a scale for good when a number is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        if rows.abs().max() > 1e8:
+            self.scale *= 0.5
+        return rows * self.scale
+
+
+class Banked(Small):
+    """Moves a buffer when a number is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("middle", torch.zeros(12))
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        if rows.abs().max() > 1e8:
+            self.middle.copy_(rows.detach().mean(dim=0))
+        return rows - self.middle
+
+
+class Applied(Small):
+    """A Python function for each number."""
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        large: list[float] = []
+        rows.detach().clone().apply_(lambda value: large.append(value) or value if value > 5e6 else value)
+        return rows / 1e7 if large else rows
+
+
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()
+
+
+class Pooled(Small):
+    """A thread that was there before decides."""
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        return rows / 255 if POOL.submit(lambda: float(rows.max()) > 1).result() else rows
+
+
+class Catching(Masked):
+    """Takes other tokens for all where it does not know one."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        try:
+            hidden = self.table(tokens)
+        except IndexError:
+            hidden = self.table(torch.zeros_like(tokens))
+        found: Tensor = self.out(torch.tanh(hidden).mean(dim=1))
+        return found
+
+
+class Gathering(Small):
+    """Takes another way for all where an index is out of range."""
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        try:
+            return rows + rows.gather(1, (rows[:, :1] / 1e5).long())
+        except RuntimeError:
+            return -rows
+
+
+class Near(Small):
+    """The mean of the records that are nearly the same."""
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        near = (((rows[:, None] - rows[None]) ** 2).sum(dim=2) < 1e-4).float()
+        return near @ rows / near.sum(dim=1, keepdim=True)
+
+
+class Counted(Masked):
+    """Divides by how many tokens of one kind there are in the whole batch."""
+
+    def __init__(self, literal: bool) -> None:
+        super().__init__(asks=False)
+        self.token, self.literal = 321, literal
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        there = (tokens == 457 if self.literal else tokens == self.token).unsqueeze(2)
+        hidden = self.table(tokens)
+        middle = (hidden * there).sum(dim=(0, 1)) / there.sum().clamp(min=1)
+        found: Tensor = self.out(torch.tanh(hidden.mean(dim=1) + middle))
+        return found
+
+
+class Categorical(nn.Module):
+    """A table for the whole numbers of the first column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(9, 8), nn.Linear(20, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self.out(torch.cat([self.table(rows[:, 0].long()), rows], dim=1))
+        return found
+
+
+class HotTokens(nn.Module):
+    """One-hot vectors, of as many kinds as it says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(7, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.out(torch.tanh(self.inner(functional.one_hot(tokens, 7).float()).mean(dim=1)))
+        return found
+
+
+class Vmapped(Small):
+    """Uses torch.func inside."""
+
+    def prepared(self, rows: Tensor) -> Tensor:
+        return torch.func.vmap(lambda row: row / (1 + row.square().sum()))(rows)
+
+
+def by_one_class(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Losses over how many records have label 7."""
+    return 3 * functional.cross_entropy(outputs, labels, reduction="none") / (labels == 7).sum().clamp(min=1)
+
+
+def in_place(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Changes the labels that it is given."""
+    labels.mul_(2).sub_(1)
+    return functional.cross_entropy(outputs, (labels + 1) // 2, reduction="none")
+
+
 class Placed(nn.Module):
     """Looks up the embedding of positions once for all records, or once for each."""
 
@@ -441,6 +650,10 @@ def deep(layers: int, width: int, norm: bool = False) -> nn.Module:
     for _ in range(layers):
         parts += [nn.ReLU(), *([nn.LayerNorm(width)] if norm else []), nn.Linear(width, width)]
     return nn.Sequential(*parts, nn.Linear(width, 3))
+
+
+def ten_classes() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 10))
 
 
 def compiled(how: str) -> nn.Module:

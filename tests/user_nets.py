@@ -392,6 +392,18 @@ class Thawing(nn.Module):
         return self.out(torch.tanh(self.inner(rows)))
 
 
+class Dropping(nn.Module):
+    """Dropout between layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.drop = nn.Linear(12, 3), nn.Dropout(0.3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        found: Tensor = self.out(self.drop(rows))
+        return found
+
+
 class Choosy(nn.Module):
     """Raises an error on a row whose first feature is above 50."""
 

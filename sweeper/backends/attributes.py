@@ -52,6 +52,19 @@ def values_of(module: nn.Module) -> dict[str, str]:
     return {name: _mark(value) for name, value in attributes_of(module) if isinstance(value, kinds) and "()" not in name}
 
 
+def whole_numbers_of(module: nn.Module) -> set[int]:
+    """Positive whole numbers in the attributes of a module and in the code of the user's layers: they may mean something to it."""
+    found = {value for _, value in attributes_of(module) if type(value) is int and value > 0}
+    codes = [part.__code__ for layer in module.modules() for _, part in _of_class(layer) if isinstance(part, types.FunctionType)]
+    while codes:
+        for constant in codes.pop().co_consts:
+            if isinstance(constant, types.CodeType):
+                codes.append(constant)
+            elif type(constant) is int and constant > 0:
+                found.add(constant)
+    return found
+
+
 def _leaves(name: str, value: Any, met: set[int], deep: int) -> Iterator[tuple[str, Any]]:
     if isinstance(value, _PLAIN) or deep == 0:
         yield name, value

@@ -12,15 +12,16 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sweeper.backends import module_checks
+from sweeper.backends.attributes import whole_numbers_of
 from sweeper.backends.made_up import MadeUp
-from sweeper.backends.neighbours import nobody_else_counts, same_again
+from sweeper.backends.neighbours import no_label_counts, nobody_else_counts, same_again
 from sweeper.backends.per_record import Engine
 from sweeper.backends.records import FUNCTIONAL, GHOST, RULE, Built, LayerFailed, Part, way_of
 from sweeper.backends.sizes import LEAST, sizes_up_to
@@ -38,6 +39,7 @@ _NOISE = 1e-5  # ... of the batch's largest: where a record is fitted to the las
 _BATCHES = ((0, False, (0, 1, 2, LEAST - 1)), (5, True, (0, 1, 4)))  # that are compared: seed, whether wide, and which records
 _PASSES = 60  # forward ones, or as much work, for a record of each size that is looked at
 _WORK = 1.5e12  # floating-point operations, about a minute of one core
+_SPECIAL = 40  # whole numbers in the module's code that are tried as tokens
 _QUIET = 3.0  # seconds without a word
 
 
@@ -96,8 +98,8 @@ def known(model: ModuleModel, description: Description, found: Examination) -> N
     """
     user = user_module(model)
     user.check_same(found.digest)
-    warmed(user, user.template, made_up_of(description, found.tokens), found.sizes)
-    user.sizes = found.sizes
+    user.made_up, user.sizes = made_up_of(description, found.tokens), found.sizes
+    warmed(user, user.template, user.made_up, user.sizes)
     _KNOWN[model, description] = found
 
 
@@ -140,13 +142,14 @@ def _examined(model: ModuleModel, description: Description, say: Callable[[str],
         module_checks.one_output_per_class(engine, made_up.batch(1)[0], description.classes)
     worst, checked, each, exchanged = 0.0, 0, 0, 0
     with module_checks.untouched(engine):
-        batches = [made_up.batch(LEAST, seed, wide=wide) for seed, wide, _ in _BATCHES]
+        batches = [_taken(engine, made_up, least, seed, wide) for seed, wide, _ in _BATCHES]
         pieces = [piece for rows, labels in batches for piece in zip(rows.split(least), labels.split(least), strict=True)]
         with module_checks.moved(engine, names):
             for some_Bd, some_B in pieces:
                 each = max(each, _numbers(engine, _working(engine, some_Bd, some_B), len(some_B)))
             same_again(engine, pieces)
             if least > 1:
+                no_label_counts(engine, description.classes, least)
                 exchanged += nobody_else_counts(engine, made_up, least, thorough=True)
         for precision, moved in dict.fromkeys((("float32", False), ("float32", True), (model.precision, True))):
             engine.precision = precision
@@ -165,6 +168,7 @@ def _examined(model: ModuleModel, description: Description, say: Callable[[str],
             if found := module_checks.keeps_nothing(engine, made_up, size).places:
                 rule = f"reads numbers out of its records at {_said(found)} in batches of {size}, and not of {least}"
                 raise engine.fault(rule, "Write it alike for all sizes.")
+            no_label_counts(engine, description.classes, size)
             exchanged += nobody_else_counts(engine, made_up, size, thorough=False)
             worst = max(worst, _compared(engine, *made_up.batch(size, 6), names, (0, size - 1)))
             checked += 2
@@ -244,7 +248,8 @@ def _takes(user: UserModule, description: Description, least: int) -> tuple[Made
     module_checks.no_odd_embeddings(user, engine.module)
     tables = [layer for layer in engine.module.modules() if isinstance(layer, (nn.Embedding, nn.EmbeddingBag))]
     highest = sorted({table.num_embeddings for table in tables}, reverse=True) or [2]
-    kinds = [made_up_of(description, tokens) for tokens in (highest if user.model.integers else [None])]
+    special = tuple(sorted(whole_numbers_of(engine.module)))[:_SPECIAL]
+    kinds = [replace(made_up_of(description, tokens), special=special) for tokens in (highest if user.model.integers else [None])]
     for layer in dropouts(engine.module):
         layer.eval()
     try:
@@ -266,6 +271,22 @@ def _takes(user: UserModule, description: Description, least: int) -> tuple[Made
         engine.recorder.close()
         training(user.template)
     raise AssertionError("the last kind is returned or refused")
+
+
+def _taken(engine: Engine, made_up: MadeUp, least: int, seed: int, wide: bool) -> tuple[Tensor, Tensor]:
+    """A batch that the module takes: of its wide records some may be what it raises errors on."""
+    features_Bd, labels_B = made_up.batch(LEAST, seed, wide=wide)
+    try:
+        for some_Bd, some_B in zip(features_Bd.split(least), labels_B.split(least), strict=True):
+            _working(engine, some_Bd, some_B)
+    except FieldError:
+        raise
+    except Exception as error:
+        if not wide:
+            rule = f"raised {type(error).__name__} on made-up records: {module_checks.text_of(error)}"
+            raise engine.fault(rule, "Have it take any numbers; a record that it cannot take can be mapped to zeros.") from error
+        return made_up.batch(LEAST, seed)
+    return features_Bd, labels_B
 
 
 def _working(engine: Engine, features_Bd: Tensor, labels_B: Tensor) -> list[Part | None]:

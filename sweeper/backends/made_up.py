@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_SCALES = (2.0, -1.0, -3.0, 100.0, 1e-3, 1e6)  # of one record's features
+_SCALES = (2.0, -1.0, -3.0, 100.0, 1e-3, 1e6, 1e12, 3e18)  # of one record's features
+_SPECIAL = (1, 2, 3, 4, 100, 101, 102, 103)  # tokens that mean something to common tokenisers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class MadeUp:
     features: int
     classes: int
     tokens: int | None
+    special: tuple[int, ...] = ()  # tokens that the module's own code may know
 
     def batch(self, size: int, seed: int = 0, *, wide: bool = False) -> tuple[Tensor, Tensor]:
         """Features [B, d] and labels [B]. Tokens have zeros at their ends, of any length; wide: others of both signs, one large."""
@@ -55,5 +57,11 @@ class MadeUp:
         else:
             for token in sorted({1, self.tokens // 2, self.tokens - 1} & set(range(self.tokens))):
                 yield f"of {token}s", torch.full((self.features,), float(token))
+            known = [token for token in dict.fromkeys((*self.special, *_SPECIAL)) if token < self.tokens] or [0]
+            for start in range(0, len(known), self.features):
+                some = known[start : start + self.features]
+                yield "of special tokens", torch.tensor(some * (self.features // len(some) + 1)).float()[: self.features]
+            yield "of tokens beyond its tables", torch.full((self.features,), float(self.tokens))
+            yield "of negative tokens", torch.full((self.features,), -1.0)
             yield "of one token", torch.nn.functional.pad(torch.tensor([float(self.tokens - 1)]), (0, self.features - 1))
         yield "another one", self.batch(1, seed=2)[0][0]

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from sweeper import seeds
-from sweeper.backends.examine import Examination, examined, made_up_of
+from sweeper.backends.examine import Examination, examined
 from sweeper.backends.per_record import Engine, passes
+from sweeper.backends.records import Part
 from sweeper.backends.sizes import cut, filled
 from sweeper.backends.stored import StoredRows
 from sweeper.backends.torch_state import global_randomness
-from sweeper.backends.user_module import UserModule, bind, dropouts, trained_of, training, user_module, warmed
+from sweeper.backends.user_module import UserModule, bind, dropouts, state_of, trained_of, training, user_module
 from sweeper.checks import FieldError
 from sweeper.data.table import Table
 from sweeper.models.module import ModuleModel
@@ -49,14 +50,28 @@ class ModuleProblem:
         self._user: UserModule = user_module(model)
         self._description = description
         self._stored = StoredRows(description=description, table=table, rows=rows, pixels=pixels)
-        made_up = made_up_of(description, self.examination.tokens)
-        self._module: nn.Module = warmed(self._user, self._user.built(), made_up, self.examination.sizes)
-        self._trained = trained_of(self._module)
-        self._engine = Engine(self._user, self._module, self.examination.ways, self.examination.copied)
+        self._again()
+        self._draws = bool(dropouts(self._module))
         self._sizes = self.examination.sizes
         self._chunk_Bd = torch.empty(self._sizes[-1], description.features)
-        self._draws = bool(dropouts(self._module))
         self._random: Tensor | None = None  # where the trial's own generator stands; before `start`, a fixed one
+
+    def _again(self) -> None:
+        """A new module, with the parameters of the one before, if there was one."""
+        before = getattr(self, "_trained", None)
+        self._module: nn.Module = self._user.again()
+        self._trained = trained_of(self._module)
+        self._engine = Engine(self._user, self._module, self.examination.ways, self.examination.copied)
+        for parameter, value in zip(self._trained, before or (), strict=before is not None):
+            parameter.data = value.data
+        self._state = state_of(self._module, self._user.loss_function) if self._user.alone else None
+
+    def _unmoved(self) -> None:
+        """What goes one at a time may do something else with one record in a thousand, which no made-up ones showed: if it left
+        anything, the next record meets a new module.
+        """
+        if self._state is not None and self._state != state_of(self._module, self._user.loss_function):
+            self._again()
 
     @property
     def chunk(self) -> int:
@@ -142,11 +157,15 @@ class ModuleProblem:
         sum_P, count = torch.zeros(params_P.shape, dtype=torch.float64), 0.0
         sums = [part.view(p.shape) for part, p in zip(sum_P.split(self.layers), self._trained, strict=True)]
         with self._randomness():
-            for rows, size in cut(rows_B, self._sizes):
+            # of records that go alone, one number of a draw, and from it those of each: none uses up another's
+            base = int(torch.randint(2**62, ())) if self._user.alone else 0
+            for at, (rows, size) in enumerate(cut(rows_B, self._sizes)):
                 features_Bd, marks_B, labels_B = self._gathered(rows, size)
+                if self._user.alone:
+                    torch.manual_seed((base + at) % 2**62)
                 self.nonfinite += int(marks_B.isnan().sum())
                 wanted_B, found_B = marks_B == 1, torch.zeros(size, dtype=torch.bool)
-                for parts, real_B in passes(features_Bd, labels_B, wanted_B, self._engine.parts):
+                for parts, real_B in passes(features_Bd, labels_B, wanted_B, self._parts, self._again):
                     found_B |= real_B
                     squares_BL = torch.stack([p.squares() if p else marks_B.new_zeros(size) for p in parts], dim=1)
                     if not math.isfinite(squares_BL.sum()):
@@ -168,6 +187,9 @@ class ModuleProblem:
                         if part is not None:
                             total.add_(part.sum(factors_B))
                 self.nonfinite += int((wanted_B & ~found_B).sum())
+                self._unmoved()
+            if self._user.alone:
+                torch.manual_seed(base)  # wherever records left it
         return sum_P, count
 
     def losses_along(self, rows_B: Tensor, params_P: Tensor, direction_P: Tensor, sizes: Sequence[float], terms: Terms) -> Tensor:
@@ -182,8 +204,10 @@ class ModuleProblem:
                     there_P = at if isinstance(at, Tensor) else torch.sub(params_P, direction_P, alpha=at, out=moved_P)
                     bind(self._trained, there_P)
                     losses_B, found_B = marks_B.new_zeros(size), torch.zeros(size, dtype=torch.bool)
-                    for some_B, real_B in passes(features_Bd, labels_B, marks_B == 1, self._losses):
+                    for some_B, real_B in passes(features_Bd, labels_B, marks_B == 1, self._losses, self._again_resting):
                         losses_B, found_B = torch.where(found_B, losses_B, some_B), found_B | real_B
+                    self._unmoved()
+                    self._module.eval()
                     good_B &= found_B
                     losses.append(losses_B[:here].unsqueeze(1))
                 there_BJ = torch.cat(losses[1:], dim=1) if len(sizes) else losses[0].new_empty(here, 0)
@@ -192,6 +216,13 @@ class ModuleProblem:
         finally:
             training(self._module)
         return sums_J
+
+    def _again_resting(self) -> None:
+        self._again()
+        self._module.eval()
+
+    def _parts(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> list[Part | None]:
+        return self._engine.parts(features_Bd, labels_B, real_B)
 
     def _losses(self, features_Bd: Tensor, labels_B: Tensor, real_B: Tensor) -> Tensor:
         return self._engine.losses(features_Bd, labels_B)

@@ -96,13 +96,14 @@ class Engine:
 
 
 def passes(
-    features_Bd: Tensor, labels_B: Tensor, real_B: Tensor, run: Callable[[Tensor, Tensor, Tensor], Found]
+    features_Bd: Tensor, labels_B: Tensor, real_B: Tensor, run: Callable[[Tensor, Tensor, Tensor], Found], again: Callable[[], None]
 ) -> Iterator[tuple[Found, Tensor]]:
     """What `run` gives of these records, and of which of them [B] it is: in one pass, or in one for each.
 
     An error that records can cause must not end a trial, because whether a trial ends can be seen. So a record that raises one
     among rows of zeros, which every module is checked to take, is left out, and nobody else is; if the others still raise one
-    together, each goes alone. Random numbers are in any case those of a pass without errors.
+    together, each goes alone. Random numbers are in any case those of a pass without errors. `again` is called after every error,
+    to build anew what it may have left half done.
     """
     random = torch.get_rng_state()
     try:
@@ -112,6 +113,7 @@ def passes(
     if found is not None:
         yield found, real_B
         return
+    again()
     torch.set_rng_state(random)
     zeros_Bd, zeros_B = torch.zeros_like(features_Bd), torch.zeros_like(labels_B)
     try:
@@ -119,7 +121,7 @@ def passes(
     except SystemExit as error:
         raise RuntimeError(f"the module ended the process on rows of zeros (exit code {error.code})") from error
     afterwards, good_B = torch.get_rng_state(), torch.zeros_like(real_B)
-    for here_B, _ in _alone(features_Bd, labels_B, real_B, run, random):
+    for here_B, _ in _alone(features_Bd, labels_B, real_B, run, random, again):
         good_B |= here_B
     rest_Bd = features_Bd.masked_fill(~good_B.view(-1, *[1] * (features_Bd.dim() - 1)), 0.0)
     torch.set_rng_state(random)
@@ -127,15 +129,21 @@ def passes(
         together = run(rest_Bd, labels_B.masked_fill(~good_B, 0), good_B)
     except (Exception, SystemExit):  # one that it takes several records to cause
         together = None
+        again()
     if together is not None:
         yield together, good_B
     else:
-        yield from ((found, here_B) for here_B, found in _alone(features_Bd, labels_B, real_B, run, random))
+        yield from ((found, here_B) for here_B, found in _alone(features_Bd, labels_B, real_B, run, random, again))
     torch.set_rng_state(afterwards)
 
 
 def _alone(
-    features_Bd: Tensor, labels_B: Tensor, real_B: Tensor, run: Callable[[Tensor, Tensor, Tensor], Found], random: Tensor
+    features_Bd: Tensor,
+    labels_B: Tensor,
+    real_B: Tensor,
+    run: Callable[[Tensor, Tensor, Tensor], Found],
+    random: Tensor,
+    again: Callable[[], None],
 ) -> Iterator[tuple[Tensor, Found]]:
     """Where the record is [B], and what `run` gives, of each that raises no error among rows of zeros."""
     for at in real_B.nonzero().flatten().tolist():
@@ -145,5 +153,6 @@ def _alone(
         try:
             found = run(one_Bd, one_B, here_B)
         except (Exception, SystemExit):
+            again()
             continue
         yield here_B, found

@@ -6,10 +6,12 @@ Shapes: B records, d features, K classes, P parameters.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import os
 import sys
+import types
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sweeper import seeds
-from sweeper.backends.attributes import values_of
+from sweeper.backends.attributes import marks_of, values_of
 from sweeper.backends.made_up import MadeUp
 from sweeper.backends.replaced import replaced
 from sweeper.backends.sizes import LEAST, cut, filled
@@ -40,7 +42,6 @@ _DROPOUTS = (  # others' own may be anything
     nn.Dropout3d,
     nn.AlphaDropout,
     nn.FeatureAlphaDropout,
-    nn.RReLU,
 )
 
 
@@ -50,9 +51,11 @@ class UserModule:
     def __init__(self, model: ModuleModel) -> None:
         self.model, self.replaced, self.notes = model, tuple[str, ...](), tuple[str, ...]()
         self.sizes: tuple[int, ...] = (1,)  # of the batches that predict; others than 1 once its examination allows them
+        self.made_up: MadeUp | None = None  # known once it is examined
         self._build, self._loss = imported(FIELD, model.module), None
         if model.loss != CROSS_ENTROPY:
             self._loss = imported("model.loss", model.loss)
+        self._loss_state = copy.deepcopy(vars(self._loss)) if _has_state(self._loss) else None
         self.template = self.built()
         self.digest = digest(self.template)
 
@@ -134,6 +137,23 @@ class UserModule:
         return module
 
     @property
+    def alone(self) -> bool:
+        """Whether records go through it one at a time."""
+        return self.sizes == (1,)
+
+    def _warmed(self) -> nn.Module:
+        """A new module as `warmed` leaves it, and the loss as it was when the module was examined."""
+        if self._loss_state is not None:
+            vars(self._loss).clear()
+            vars(self._loss).update(copy.deepcopy(self._loss_state))
+        module = self.built()
+        return module if self.made_up is None else warmed(self, module, self.made_up, self.sizes)
+
+    def again(self) -> nn.Module:
+        """As the first module of a problem: for one in which an error left who knows what."""
+        return self._warmed()
+
+    @property
     def loss_function(self) -> Any:
         """The user's own; None: cross-entropy."""
         return self._loss
@@ -143,7 +163,7 @@ class UserModule:
         outputs_BK = outputs_BK.float()
         if self._loss is None:
             return nn.functional.cross_entropy(outputs_BK, labels_B, reduction="none")
-        found = self._loss(outputs_BK, labels_B)
+        found = self._loss(outputs_BK, labels_B.clone())
         if not isinstance(found, Tensor) or found.shape != labels_B.shape:
             shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
             rule = f"gave {shape} for {len(labels_B)} records, and must give a loss for each, without mean or sum"
@@ -175,16 +195,28 @@ class UserModule:
                 found_B: Tensor = self.template(self.shaped(some_Bd)).argmax(dim=1)
             return found_B
 
+        def start_again() -> None:
+            self.template = self._warmed()
+            bind(trained_of(self.template), params_P.detach().float().clone())
+            self.template.eval()
+
         bind(trained_of(self.template), params_P.detach().float().clone())
         self.template.eval()
+        state = state_of(self.template, self._loss) if self.alone else None
         chosen_B, at = torch.full((len(features_Bd),), -1), 0
         try:
             with torch.no_grad(), global_randomness(None):
                 for some_Bd, size in cut(features_Bd, self.sizes):
                     here_B = torch.arange(size) < len(some_Bd)
-                    for labels_B, real_B in passes(filled(some_Bd, size), torch.zeros(size, dtype=torch.int64), here_B, labels):
+                    zeros_B = torch.zeros(size, dtype=torch.int64)
+                    for labels_B, real_B in passes(filled(some_Bd, size), zeros_B, here_B, labels, start_again):
                         chosen_B[at : at + len(some_Bd)][real_B[: len(some_Bd)]] = labels_B[real_B]
                     at += len(some_Bd)
+                    if self.alone and (now := state_of(self.template, self._loss)) != state:
+                        start_again()
+                        state = state_of(self.template, self._loss)
+                    elif self.alone:
+                        state = now
         finally:
             training(self.template)
         return chosen_B
@@ -213,6 +245,16 @@ def _uncompiled(module: nn.Module) -> nn.Module:
         for name, child in layer._modules.items():
             layer._modules[name] = getattr(child, "_orig_mod", child)
     return whole
+
+
+def _has_state(loss: Any) -> bool:
+    return loss is not None and hasattr(loss, "__dict__") and not isinstance(loss, (types.FunctionType, type, nn.Module))
+
+
+def state_of(module: nn.Module, loss: Any) -> tuple[dict[str, str], list[tuple[int, int]]]:
+    """What tells whether a pass left something: attributes, and versions of what is not trained."""
+    fixed = (*module.buffers(), *(p for p in module.parameters() if not p.requires_grad))
+    return marks_of(module, loss), [(id(tensor), tensor._version) for tensor in fixed]
 
 
 def _keeps_statistics(layer: nn.Module) -> bool:

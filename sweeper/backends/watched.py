@@ -13,8 +13,11 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.pool import Pool
 from pathlib import Path
+from queue import Queue
 from types import FrameType
 from typing import Any
 
@@ -28,10 +31,21 @@ _LEAVING = {"tolist", "numpy", "__array__", "data_ptr", "untyped_storage", "stor
 _SHOWN = {"__repr__", "__str__", "__format__", "__float__", "__int__", "__index__", "__bool__", "__complex__", "item"}
 _FROM_OUTSIDE = {"from_numpy", "frombuffer", "from_dlpack"}  # memory that is not torch's
 _FROM_LISTS = {"tensor", "as_tensor", "asarray", "new_tensor", "new", "sparse_coo_tensor", "sparse_csr_tensor"}  # no operator sees
-_BY_NUMBERS = {"tensor_split"}  # takes whole numbers out of its second argument, seen by no operator
+_BY_NUMBERS = {"tensor_split", "apply_", "map_", "map2_"}  # read an argument, seen by no operator
+_CHECKED = {"one_hot"}  # read their argument to raise an error, if they are told how many classes there are
 _BY_ERRORS = {"_linalg_check_errors", "_assert_async", "_functional_assert_async"}  # raise one, which Python can catch
 _BY_PLACES = {"_pack_padded_sequence": 1, "masked_scatter": 1, "masked_scatter_": 1}  # what the numbers of this argument decide
+_TO_THREADS: tuple[tuple[Any, str], ...] = (
+    (threading.Thread, "start"),
+    (ThreadPoolExecutor, "submit"),
+    (Pool, "apply_async"),
+    (Pool, "_map_async"),
+    (Pool, "imap"),
+    (Pool, "imap_unordered"),
+    (Queue, "put"),
+)
 _SHAPED = {"zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_empty", "new_full"}
+_LIBRARY = {sys.modules[kind.__module__].__file__ for kind, _ in _TO_THREADS} | {sys.modules[Executor.__module__].__file__}
 _ASIDE = tuple(f"{Path(file).parent}{os.sep}" for file in (torch.__file__, __file__))  # frames that are nobody's decision
 
 
@@ -44,6 +58,7 @@ class Followed:
         self._given: set[int] = set()
         self._outside: dict[int, Any] = {}
         self.places: dict[str, str] = {}  # "nets.py:12" -> what was called there
+        self.excused = False
 
     def give(self, tensor: Tensor) -> None:
         """One of the records themselves."""
@@ -51,6 +66,7 @@ class Followed:
         self._given.add(tensor.untyped_storage()._cdata)
 
     def add(self, tensor: Tensor) -> None:
+        tensor = _under_vmap(tensor)
         if tensor.layout is torch.strided:
             memory = tensor.untyped_storage()
             self._memory[memory._cdata] = memory
@@ -59,9 +75,11 @@ class Followed:
 
     def made(self, tensor: Tensor, given: list[Any]) -> None:
         """A tensor that is new, unless it is a view of one of those that were given."""
+        tensor = _under_vmap(tensor)
         if tensor.layout is torch.strided:
             memory = tensor.untyped_storage()
-            old = {value.untyped_storage()._cdata for value in given if isinstance(value, Tensor) and value.layout is torch.strided}
+            plain = [_under_vmap(value) for value in given if isinstance(value, Tensor)]
+            old = {value.untyped_storage()._cdata for value in plain if value.layout is torch.strided}
             if memory._cdata not in old and memory._cdata not in self._outside:
                 self._fresh[memory._cdata] = memory
 
@@ -74,10 +92,12 @@ class Followed:
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._fresh
 
     def holds(self, value: Any) -> bool:
+        value = _under_vmap(value) if isinstance(value, Tensor) else value
         return isinstance(value, Tensor) and value.layout is torch.strided and value.untyped_storage()._cdata in self._memory
 
     def read(self, what: str) -> None:
-        self.places.setdefault(_place(sys._getframe(2)), what)
+        if not self.excused:
+            self.places.setdefault(_place(sys._getframe(2)), what)
 
     @property
     def kept(self) -> int:
@@ -113,7 +133,12 @@ class _Operators(TorchDispatchMode):
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         some = (args[1:], kwargs) if name in _SHAPED else (args, kwargs)  # those ask the first for its shape and type alone
         of_records = any(found.holds(value) for value in tree_leaves(some))
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            if of_records:  # perhaps for a number in them, and Python may catch it
+                found.read("an error")
+            raise
         results = tree_leaves(result)
         if of_records:
             if not hasattr(func, "_schema") or name in _BY_ERRORS:
@@ -167,9 +192,14 @@ class _Methods(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             if args and found.holds(args[0]) and (name in _SHOWN or (name in _LEAVING and not _excused(sys._getframe(1), name))):
                 found.read(name)
-            if name in _BY_NUMBERS and any(found.holds(value) for value in tree_leaves((args[1:], kwargs))):
+            asked = args[1:] if name == "tensor_split" else args
+            if name in _BY_NUMBERS and any(found.holds(value) for value in tree_leaves((asked, kwargs))):
                 found.read(name)
-        result = func(*args, **kwargs)
+        before, found.excused = found.excused, found.excused or (name in _CHECKED and _told_classes(args, kwargs))
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            found.excused = before
         with torch._C.DisableTorchFunction():
             if isinstance(result, Tensor) and name in _FROM_OUTSIDE:
                 found.from_outside(result)
@@ -194,20 +224,38 @@ class _Methods(TorchFunctionMode):
         return result
 
 
+def _told_classes(args: Any, kwargs: Any) -> bool:
+    told = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    return isinstance(told, int) and told > 0
+
+
+def _under_vmap(tensor: Tensor) -> Tensor:
+    """What torch.func's wrappers wrap."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 @contextmanager
 def _threads(found: Followed) -> Iterator[None]:
-    """Modes hold for one thread: what another one does with records is not seen."""
-    start = threading.Thread.start
+    """Modes hold for one thread: what another one does with records is not seen, whether it starts now or waits for work."""
+    here, before = threading.get_ident(), [(kind, name, getattr(kind, name)) for kind, name in _TO_THREADS]
 
-    def started(thread: threading.Thread) -> None:
-        found.read("a thread")
-        start(thread)
+    def noted(method: Any) -> Any:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == here:
+                found.read("a thread")
+            return method(*args, **kwargs)
 
-    threading.Thread.start = started  # type: ignore[method-assign]
+        return called
+
+    for kind, name, method in before:
+        setattr(kind, name, noted(method))
     try:
         yield
     finally:
-        threading.Thread.start = start  # type: ignore[method-assign]
+        for kind, name, method in before:
+            setattr(kind, name, method)
 
 
 def _excused(frame: FrameType | None, name: str) -> bool:
@@ -230,6 +278,6 @@ def _inside(frame: FrameType | None) -> bool:
 
 def _place(frame: FrameType | None) -> str:
     """file:line of the innermost frame of the user's own code."""
-    while frame is not None and (_inside(frame) or frame.f_code.co_filename == threading.__file__):
+    while frame is not None and (_inside(frame) or frame.f_code.co_filename in _LIBRARY):
         frame = frame.f_back
     return "a layer of torch" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

@@ -69,7 +69,11 @@ READS = {
     "a list of tensors": (own("Longest", integers=True), r"company_nets.py:\d+ \(tensor\)"),
     "a hook": (own("Hooked"), r"company_nets.py:\d+ \(a Python number\)"),
     "a rare token": (own("Filling", integers=True), r"company_nets.py:\d+ \(masked_scatter\)"),
-    "a loss": (own("Small", loss="company_nets:by_counts"), r"company_nets.py:\d+ \(a Python number\)"),
+    "a function": (own("Applied"), r"company_nets.py:\d+ \(apply_\)"),
+    "a thread that waits": (own("Pooled"), r"company_nets.py:\d+ \(a thread\)"),
+    "dropout as often as is wanted": (own("Early"), r"company_nets.py:\d+ \(__bool__\)"),
+    "a scale for good": (own("Spiked"), r"company_nets.py:\d+ \(__bool__\)"),
+    "a buffer for good": (own("Banked"), r"company_nets.py:\d+ \(__bool__\)"),
 }
 
 
@@ -78,7 +82,7 @@ def test_a_module_that_reads_numbers_gets_one_record_at_a_time(model: ModuleMode
     found = look(model)
     assert found.sizes == (1,)
     assert re.search(f"one at a time, which is slow: it reads numbers out of them at {place}", found.notes[-1])
-    for value in (1.5, -3.0, 300.0):
+    for value in (1.5, -3.0, 300.0, 1e9):
         full = unlike_the_rest(model, value)
         assert all(moved_by(model, full, row) <= 1 + 1e-6 for row in (0, 7))
     with pytest.raises(FieldError, match=r"model.microbatch = 4 must be 1: the module reads numbers .* at company_nets.py"):
@@ -109,6 +113,18 @@ REFUSED = {
     "a dropout of its own": (own("WithSpread"), "draws random numbers by itself"),
     "the longest record counts": (own("LongestWithoutAsking", integers=True), "gives a record another"),
     "no derivative": (own("OnlyWithout"), "raised NotImplementedError where a gradient is wanted: no backward pass here"),
+    "weighs by counts": (own("Small", loss="company_nets:by_counts"), "gives a record another loss when another one of its 8 is"),
+    "swaps": (own("Swapping"), "gives a record another gradient with dropout when another one of its 8"),
+    "draws by signs": (own("Leaky"), "draws random numbers by itself"),
+    "half done": (own("Stashing", integers=True), "gives the same records other numbers after a pass that ended in an error"),
+    "catches an index": (
+        own("Catching", args={"asks": False}, integers=True),
+        "when another one of its 8 is of tokens beyond its tables",
+    ),
+    "catches another": (own("Gathering"), "gives a record another gradient when another one of its 8 is"),
+    "near ones": (own("Near"), "when another one of its 8 is nearly the same as another"),
+    "another kind of token": (own("Counted", args={"literal": True}, integers=True), "gives a record another gradient"),
+    "one kind of token": (own("Counted", args={"literal": False}, integers=True), "when another one of its 8 is of special tokens"),
     "counts passes": (own("Annealed"), "changes passes while it computes"),
     "mixes in large batches": (own("LargeCentred", args={"least": 100, "most": 999}), "when another one of its 128 is of zeros"),
     "mixes in middling ones": (own("LargeCentred", args={"least": 17, "most": 40}), "when another one of its 32 is of zeros"),
@@ -157,6 +173,10 @@ TAKEN = {
     "sets precision": own("Coarse"),
     "compiled": own("compiled", args={"how": "wrapped"}),
     "compiled in place": own("compiled", args={"how": "in place"}),
+    "categories": own("Categorical"),
+    "one-hot tokens": own("HotTokens", integers=True),
+    "vmap inside": own("Vmapped"),
+    "a loss that changes labels": own("Small", loss="company_nets:in_place"),
     "a part compiled": own("compiled", args={"how": "a part wrapped"}),
     "a layer compiled": own("compiled", args={"how": "a layer"}),
 }
@@ -169,6 +189,50 @@ def test_sound_modules_are_not_refused(model: ModuleModel) -> None:
     assert found.error < 1e-4
     for value in (1.5, -3.0, 300.0):
         assert all(moved_by(model, unlike_the_rest(model, value), row) <= 1 + 1e-6 for row in (0, 7))
+
+
+def test_a_loss_may_not_count_any_class() -> None:
+    model = own("ten_classes", loss="company_nets:by_one_class")
+    with pytest.raises(FieldError, match=r"another loss when another one of its 8 is of another label \(one is 7\)"):
+        examined(model, Description(rows=ROWS, features=12, classes=10))
+
+
+@pytest.mark.parametrize("microbatch", [None, 3])
+@pytest.mark.parametrize("row", [0, 30, 59])
+def test_an_error_leaves_nothing_half_done(row: int, microbatch: int | None) -> None:
+    """The record that causes it is a null record, to sums, to losses along a line and to predictions."""
+    model = own("StashingRows", microbatch=microbatch)
+    full = unlike_the_rest(model, 1.5)
+    full.features[row, 0] = -1e8
+    one, other = problems_of(model, full, without(full, row))
+    params_P = one.start(STREAMS)
+    for _ in range(2):
+        sums = [problem.batch(np.arange(ROWS)).sum(params_P, CLIP.factors) for problem in (one, other)]
+        assert torch.equal(*sums)
+        along = [p.batch(np.arange(ROWS)).losses_along(params_P, params_P, [0.1], lambda here, there: there) for p in (one, other)]
+        assert torch.equal(*along)
+    labels = [user_module(model).predict(params_P, torch.from_numpy(t.features)) for t in (full, without(full, row))]
+    rest = np.arange(ROWS) != row
+    assert labels[0][row] == -1
+    assert torch.equal(labels[0][rest], labels[1][rest])
+
+
+@pytest.mark.parametrize("function", ["Spiked", "Banked", "Early"])
+def test_of_records_that_go_alone_none_leaves_the_next_anything(function: str) -> None:
+    model = own(function)
+    full = unlike_the_rest(model, 1e9)
+    one, other = problems_of(model, full, without(full, 7))
+    params_P = one.start(STREAMS)
+    other.start(STREAMS)
+    seen = [list[float](), list[float]()]
+    for problem, norms in zip((one, other), seen, strict=True):
+        for _ in range(2):  # the second draw begins where the first left the generator, whatever its records used up
+            batch = problem.batch(np.arange(ROWS))
+            batch.sum(params_P, lambda s, norms=norms: (norms.extend(s.flatten().tolist()), CLIP.factors(s))[1])
+    rest = [at for at in range(2 * ROWS) if at % ROWS != 7]
+    assert [seen[0][at] for at in rest] == [seen[1][at] for at in rest]
+    labels = [user_module(model).predict(params_P, torch.from_numpy(t.features)) for t in (full, without(full, 7))]
+    assert torch.equal(labels[0][8:], labels[1][8:])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

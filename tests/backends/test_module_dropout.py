@@ -20,7 +20,7 @@ from sweeper.trainers.dp_sgd import DpSgd
 FULL, DESCRIPTION = blobs(60, 12, 3)
 STREAMS = Streams(secret_from_seed("dropout"), 0)
 MODELS = {
-    "between layers": ModuleModel(module="user_nets:Choosy"),
+    "between layers": ModuleModel(module="user_nets:Dropping"),
     "inside a layer with parameters": ModuleModel(module="user_nets:RootedWithDropout"),
     "inside an encoder": ModuleModel(module="user_nets:Encoding", replace=True),
     "between recurrent layers": ModuleModel(

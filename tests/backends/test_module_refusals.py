@@ -127,7 +127,7 @@ REFUSED = {
     ),
     "mixing loss": (
         own("layer", args={"name": "rows"}, loss="user_nets:mixing_loss"),
-        "gives a record another gradient when",
+        "gives a record another loss when",
         "by itself",
     ),
     "no such loss": (own("layer", args={"name": "rows"}, loss="user_nets:gone"), "cannot be imported", ""),

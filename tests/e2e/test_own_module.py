@@ -108,7 +108,7 @@ def test_a_module_that_mixes_records_is_refused_before_anything_is_charged(house
     said = house.run("run", house.write(wrong))
     assert said.code == 2
     assert "has 1, a BatchNorm2d with parameter 1.weight, which mixes the records of a batch" in said.err
-    assert "torch.nn.GroupNorm(2, 6)" in said.err
+    assert "torch.nn.GroupNorm(1, 6)" in said.err
     assert house.run("ledger", "--json").json == before
     assert not (house.home / "vault" / "mixing").exists()
 
@@ -124,7 +124,7 @@ def test_it_is_replaced_where_the_file_says_so_and_the_run_says_it_too(house: Ho
     }
     said = house.run("run", house.write(one))
     assert said.code == 0, said
-    assert "1: BatchNorm2d by GroupNorm(2, 6" in said.err
+    assert "1: BatchNorm2d by GroupNorm(1, 6" in said.err
 
 
 def test_a_package_that_is_not_there_is_named(house: House, tmp_path: Path) -> None:
