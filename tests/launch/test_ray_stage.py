@@ -129,9 +129,9 @@ def test_a_trial_whose_workers_keep_dying_is_left_for_resume(
     assert bits(vault.row(lost[0].index)) == alone(adult, lost[0].index)
 
 
-def sharing(monkeypatch: pytest.MonkeyPatch, share: int) -> list[list[int]]:
+def sharing(monkeypatch: pytest.MonkeyPatch, share: int) -> list[list[tuple[int, ...]]]:
     """Makes Tune trials of so many candidates each; the rows of each as it was handed out."""
-    handed: list[list[int]] = []
+    handed: list[list[tuple[int, ...]]] = []
 
     class Watched(tune_module.Rows):
         def suggest(self, trial_id: str) -> Any:
@@ -152,7 +152,7 @@ def test_a_share_of_the_candidates_loses_only_what_ran_when_its_worker_died(
     handed = sharing(monkeypatch, 2)
     with killing(vault, times=1) as killed:
         assert run(vault, home, adult, Slow(batch_size=64, steps=20, seconds=0.6), max_concurrent=1)
-    assert (handed, len(killed)) == ([[0, 1], [2, 3]], 1)
+    assert (handed, len(killed)) == ([[(0,), (1,)], [(2,), (3,)]], 1)
     rows = vault.rows()
     assert [row.state for row in rows] == [SETTLED] * 4
     assert sorted(row.attempts for row in rows) == [1, 1, 1, 2]
@@ -169,7 +169,7 @@ def test_candidates_behind_one_that_is_lost_too_often_run_all_the_same(
     states = [row.state for row in vault.rows()]
     lost = states.index(CLAIMED)
     assert states == [SETTLED] * lost + [CLAIMED] + [SETTLED] * (3 - lost)
-    assert handed == [[0, 1, 2, 3], list(range(lost + 1, 4))]
+    assert handed == [[(0,), (1,), (2,), (3,)], [(row,) for row in range(lost + 1, 4)]]
 
 
 @pytest.mark.parametrize(
