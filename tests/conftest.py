@@ -16,7 +16,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background jo
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOOR = ROOT / "tests" / "FLOOR"  # tests that a whole run must have collected: raise it with the suite, never lower it in silence
-LONG = ("tests/e2e/", "tests/launch/", "tests/test_readme.py", "tests/test_notebooks.py")  # in this order, each in one process
+PAIRS = tuple(f"tests/e2e/test_{name}.py" for name in ("differential", "killed", "subsample_tune"))  # they share the runs of a pair
+LONG = ("tests/launch/", "tests/e2e/ pairs", "tests/e2e/", "tests/test_readme.py", "tests/test_notebooks.py")  # each in one process
 REASON = 12  # letters a stated reason has at least
 
 
@@ -53,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Under `-n 2`: each folder of LONG runs in one process, the first two side by side, and the rest file by file."""
+    """Under `-n 2`: each of LONG in one process, the first two side by side, and the rest file by file."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByUnit(LoadScopeScheduling):
@@ -66,6 +67,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 def _unit(nodeid: str) -> str:
     """What runs in one process, in order."""
     path = nodeid.split("::", 1)[0]
+    if path in PAIRS:
+        return "tests/e2e/ pairs"
     return next((long for long in LONG if path.startswith(long)), path)
 
 
