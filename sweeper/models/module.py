@@ -19,9 +19,9 @@ LARGEST_MICROBATCH = 128  # records whose gradients may be added in float32: see
 class ModuleModel:
     """A torch.nn.Module that a function of your own returns, with one output per class, and a loss for each record.
 
-    The module must map each record by itself. That is checked before data is opened: gradients of made-up records in one batch
-    against one record at a time; batch norms and the like are refused by name. Only parameters that require a gradient are
-    trained, priced and released; frozen ones must come out of the function alike whenever it is called.
+    The module must map each record by itself. That is looked at before data is opened, on made-up records (backends/README.md);
+    batch norms and the like are refused by name. Only parameters that require a gradient are trained, priced and released;
+    frozen ones must come out of the function alike whenever it is called.
     It is not convex for all we know, and nothing bounds a record's gradient: it has no `curvature` and no `lipschitz`.
     """
 
