@@ -246,7 +246,7 @@ class ModuleProblem:
     @contextlib.contextmanager
     def _randomness(self) -> Any:
         """torch's global generator at the trial's own place, for the layers that draw from it."""
-        if not self._draws:
+        if not (self._draws or self._user.alone):
             yield
             return
         with global_randomness(self._random) as where:

@@ -224,11 +224,12 @@ def test_of_records_that_go_alone_none_leaves_the_next_anything(function: str) -
     one, other = problems_of(model, full, without(full, 7))
     params_P = one.start(STREAMS)
     other.start(STREAMS)
-    seen = [list[float](), list[float]()]
+    seen, before = [list[float](), list[float]()], torch.get_rng_state()
     for problem, norms in zip((one, other), seen, strict=True):
         for _ in range(2):  # the second draw begins where the first left the generator, whatever its records used up
             batch = problem.batch(np.arange(ROWS))
             batch.sum(params_P, lambda s, norms=norms: (norms.extend(s.flatten().tolist()), CLIP.factors(s))[1])
+    assert torch.equal(torch.get_rng_state(), before)  # nobody else's numbers are used up
     rest = [at for at in range(2 * ROWS) if at % ROWS != 7]
     assert [seen[0][at] for at in rest] == [seen[1][at] for at in rest]
     labels = [user_module(model).predict(params_P, torch.from_numpy(t.features)) for t in (full, without(full, 7))]
